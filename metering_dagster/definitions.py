@@ -1,0 +1,40 @@
+"""The whole project as Dagster sees it: the only place that knows every room.
+
+`build_defs()` makes it from the environment; tests and second deployments swap parts of it.
+"""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import dagster as dg
+
+from metering_dagster.metering.assets import external_assets, hourly_assets, meter_hour_job
+from metering_dagster.metering.deployment import Deployment
+from metering_dagster.metering.ops import run_hour, run_licences
+from metering_dagster.settings import Settings, read_settings
+
+
+def build_defs(settings: Settings | None = None, resources: Mapping[str, Any] | None = None) -> dg.Definitions:
+    """The definitions for these settings (default: the environment), with these resources in the place of ours.
+
+    An empty environment loads: what is missing is told by the run that needs it. Raises `SettingsError` for a malformed
+    setting.
+    """
+    if settings is None:
+        settings = read_settings(os.environ)
+    assets = hourly_assets(settings.mode.value if settings.mode else "not-set")
+    return dg.Definitions(
+        assets=[*external_assets(), *assets],
+        jobs=[meter_hour_job(assets)],
+        resources={
+            "metering": Deployment(settings),
+            "run_hour": run_hour,
+            "run_licences": run_licences,
+            **(resources or {}),
+        },
+        executor=dg.in_process_executor,
+    )
+
+
+defs = build_defs()

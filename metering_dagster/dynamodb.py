@@ -1,0 +1,314 @@
+"""DynamoDB as every store here uses it: table shapes, pages, transactions, errors in words.
+
+Belongs here: what is the same for all tables. Does not: any table's keys, expressions or meaning.
+"""
+
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from boto3.dynamodb.types import TypeDeserializer
+from botocore import exceptions
+from botocore.exceptions import BotoCoreError, ClientError
+
+from metering_dagster.errors import CallerError, MeteringError, TableError, UnreachableError
+from metering_dagster.masking import mask_text
+
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb import DynamoDBClient
+
+Item = Mapping[str, Any]
+"""An item or a key in DynamoDB's typed JSON, `{"name": {"S": "..."}}`."""
+Action = Mapping[str, Any]
+"""One action of a transaction, `{"Update": {...}}`."""
+
+TRANSACTION_ACTIONS = 100
+TRANSACTION_BYTES = 3_500_000
+"""A transaction takes 100 actions and 4 MB; half a megabyte is left for what a size estimate misses."""
+ITEM_BYTES = 400 * 1024
+BATCH_GET_KEYS = 100
+CONFLICT_ATTEMPTS = 8
+
+CALLER_CODES = frozenset({
+    "AccessDeniedException", "UnrecognizedClientException", "ExpiredTokenException", "ExpiredToken",
+    "InvalidSignatureException", "InvalidClientTokenId", "MissingAuthenticationTokenException",
+    "IncompleteSignatureException", "OptInRequired", "SignatureDoesNotMatch", "InvalidAccessKeyId", "AccessDenied",
+    "MissingAuthenticationToken", "NotAuthorized", "RequestExpired",
+})  # fmt: skip
+"""AWS refuses the caller itself: permissions, credentials, a clock that is off."""
+
+
+@dataclass(frozen=True)
+class IndexShape:
+    """A global secondary index: its keys (all strings) and what it projects beside the keys."""
+
+    name: str
+    hash_key: str
+    range_key: str | None
+    include: tuple[str, ...] | None = None
+    """Attributes of an INCLUDE projection; None for ALL, empty for KEYS_ONLY."""
+
+
+@dataclass(frozen=True)
+class TableShape:
+    """A table as this project needs it: what a person calls it, its keys (all strings), its indexes."""
+
+    title: str
+    setting: str
+    hash_key: str
+    range_key: str
+    indexes: tuple[IndexShape, ...]
+
+
+def _key_schema(hash_key: str, range_key: str | None) -> list[Any]:
+    keys = [{"AttributeName": hash_key, "KeyType": "HASH"}]
+    return keys + ([{"AttributeName": range_key, "KeyType": "RANGE"}] if range_key else [])
+
+
+def create_table(client: "DynamoDBClient", name: str, shape: TableShape) -> None:
+    """Create the table with its indexes, on demand. Fails as the client does where it exists already."""
+    names = {shape.hash_key, shape.range_key}
+    indexes: list[Any] = []
+    for index in shape.indexes:
+        names |= {index.hash_key} | ({index.range_key} if index.range_key else set())
+        if index.include is None:
+            projection: dict[str, Any] = {"ProjectionType": "ALL"}
+        elif index.include:
+            projection = {"ProjectionType": "INCLUDE", "NonKeyAttributes": list(index.include)}
+        else:
+            projection = {"ProjectionType": "KEYS_ONLY"}
+        indexes.append({"IndexName": index.name, "KeySchema": _key_schema(index.hash_key, index.range_key),
+                        "Projection": projection})  # fmt: skip
+    client.create_table(
+        TableName=name,
+        KeySchema=_key_schema(shape.hash_key, shape.range_key),
+        AttributeDefinitions=[{"AttributeName": n, "AttributeType": "S"} for n in sorted(names)],
+        BillingMode="PAY_PER_REQUEST",
+        GlobalSecondaryIndexes=indexes,
+    )
+
+
+plain = TypeDeserializer().deserialize
+"""One attribute as a plain value: numbers as exact decimals, bytes as boto3's `Binary`."""
+
+
+def value(item: Item, name: str) -> Any:
+    """The attribute as a plain value; None where it is absent (or NULL, which says as little)."""
+    return plain(item[name]) if name in item else None
+
+
+def stamp(instant: datetime) -> str:
+    """An instant as the tables keep it in `createdAt` and `updatedAt`: ISO-8601 in UTC, whole seconds, `Z`."""
+    return instant.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def pages(call: Callable[..., Any], **request: Any) -> Iterator[Sequence[Item]]:
+    """Every page of a Query, as lists of items; a page may be empty though more follow."""
+    for answer in answers(call, **request):
+        yield answer.get("Items", [])
+
+
+def answers(call: Callable[..., Any], **request: Any) -> Iterator[Mapping[str, Any]]:
+    """Every answer of a Query that pages."""
+    start: dict[str, Any] = {}
+    while True:
+        answer = call(**request, **start)
+        yield answer
+        last = answer.get("LastEvaluatedKey")
+        if not last:
+            return
+        start = {"ExclusiveStartKey": last}
+
+
+def batch_get(client: "DynamoDBClient", table: str, keys: Sequence[Item]) -> Iterator[Item]:
+    """The items of these keys that exist, read consistently, in any order; what DynamoDB leaves over is asked again."""
+    for start in range(0, len(keys), BATCH_GET_KEYS):
+        wanted: Sequence[Any] = keys[start : start + BATCH_GET_KEYS]
+        attempt = 0
+        while wanted:
+            request: Any = {table: {"Keys": wanted, "ConsistentRead": True}}
+            answer = client.batch_get_item(RequestItems=request)
+            yield from answer["Responses"].get(table, [])
+            left: Any = answer.get("UnprocessedKeys", {}).get(table, {})
+            wanted = left.get("Keys", [])
+            if wanted:
+                attempt += 1
+                if attempt > CONFLICT_ATTEMPTS:
+                    raise UnreachableError(
+                        f"DynamoDB table {table} left {len(wanted)} keys unread after {attempt} attempts (throttled). "
+                        "Nothing was written for them; the next run reads them again."
+                    )
+                time.sleep(_pause(attempt))
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Actions that stand or fall together, and how many bytes they send (an estimate from above)."""
+
+    actions: tuple[Action, ...]
+    size: int
+
+
+def transact(client: "DynamoDBClient", units: Sequence[Unit]) -> list[bool]:
+    """Write the units, as many as fit together in one transaction; for each, whether it was written.
+
+    A unit with a condition that does not hold is written in no part (False) and does not keep its neighbours from
+    being written. A conflict with another writer is tried again. A unit has at most 100 actions; any other error
+    is raised as the client raises it, with the units before it written.
+    """
+    written = [False] * len(units)
+    for parcel in _parcels(units):
+        for position in _write_parcel(client, units, parcel):
+            written[position] = True
+    return written
+
+
+def _parcels(units: Sequence[Unit]) -> Iterator[list[int]]:
+    parcel: list[int] = []
+    actions = size = 0
+    for position, unit in enumerate(units):
+        if parcel and (actions + len(unit.actions) > TRANSACTION_ACTIONS or size + unit.size > TRANSACTION_BYTES):
+            yield parcel
+            parcel, actions, size = [], 0, 0
+        parcel.append(position)
+        actions += len(unit.actions)
+        size += unit.size
+    if parcel:
+        yield parcel
+
+
+def _write_parcel(client: "DynamoDBClient", units: Sequence[Unit], parcel: list[int]) -> list[int]:
+    """Positions of the units that were written."""
+    attempt = 0
+    while parcel:
+        actions: Any = [action for position in parcel for action in units[position].actions]
+        try:
+            client.transact_write_items(TransactItems=actions)
+        except client.exceptions.TransactionCanceledException as cancelled:
+            codes = [reason.get("Code", "None") for reason in cancelled.response["CancellationReasons"]]
+            refused = _refused(units, parcel, codes)
+            if not refused:
+                attempt += 1
+                if attempt > CONFLICT_ATTEMPTS:
+                    raise
+                time.sleep(_pause(attempt))
+            parcel = [position for position in parcel if position not in refused]
+        except client.exceptions.TransactionInProgressException:
+            attempt += 1
+            if attempt > CONFLICT_ATTEMPTS:
+                raise
+            time.sleep(_pause(attempt))
+        else:
+            return parcel
+    return []
+
+
+_AGAIN = frozenset({
+    "TransactionConflict", "ProvisionedThroughputExceeded", "ThrottlingError",
+})  # fmt: skip
+
+
+def _refused(units: Sequence[Unit], parcel: list[int], codes: list[str]) -> set[int]:
+    """Units one of whose conditions did not hold; a reason that is neither that nor transient is raised."""
+    refused: set[int] = set()
+    cursor = iter(codes)
+    for position in parcel:
+        for _ in units[position].actions:
+            code = next(cursor)
+            if code == "ConditionalCheckFailed":
+                refused.add(position)
+            elif code not in _AGAIN and code != "None":
+                raise TableError(f"DynamoDB cancelled a transaction with {code}; none of its writes happened.")
+    return refused
+
+
+def _pause(attempt: int) -> float:
+    """Seconds before the next attempt: doubling up to 2, with jitter, so that rivals part."""
+    return random.uniform(0.5, 1.0) * float(min(0.05 * 2**attempt, 2.0))
+
+
+class Explained:
+    """A block whose errors of the AWS SDK come out as `MeteringError`s about this table."""
+
+    def __init__(self, client: "DynamoDBClient", table: str, shape: TableShape) -> None:
+        self.client, self.table, self.shape = client, table, shape
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, (BotoCoreError, ClientError)):
+            raise explain(error, self.client, self.table, self.shape) from error
+
+
+def explain(error: Exception, client: "DynamoDBClient", table: str, shape: TableShape) -> MeteringError:
+    """Put an error of botocore about this table in words: what, where, what was left untouched, what to do."""
+    where = f"{shape.title} {table} ({shape.setting}) in {client.meta.region_name} at {client.meta.endpoint_url}"
+    kept = "What was not yet written is still pending."
+    if is_credentials_error(error):
+        return CallerError(f"No usable AWS credentials for {where}: {error}. {kept} Set or renew the credentials.")
+    if isinstance(error, ClientError):
+        code = error.response.get("Error", {}).get("Code", "")
+        message = mask_text(error.response.get("Error", {}).get("Message", ""))
+        if code in CALLER_CODES:
+            return CallerError(f"DynamoDB refuses {error.operation_name} on {where}: {code}: {message}. {kept} "
+                               f"Renew the credentials, or allow dynamodb:{error.operation_name}.")  # fmt: skip
+        if code in ("ResourceNotFoundException", "ValidationException"):
+            faults = shape_faults(client, table, shape)
+            if faults:
+                return TableError(f"{where} is not as it must be: {'; '.join(faults)}. {kept} "
+                                  "Create or mend the table, or name another one in the setting.")  # fmt: skip
+            return TableError(f"DynamoDB refuses {error.operation_name} on {where}: {code}: {message}. {kept}")
+        return UnreachableError(f"DynamoDB failed {error.operation_name} on {where}: {code}: {message}. {kept} "
+                                "The next run tries again.")  # fmt: skip
+    if is_connection_error(error):
+        return UnreachableError(f"{where} cannot be reached: {mask_text(str(error))}. {kept} "
+                                "Check the network and AWS_ENDPOINT_URL_DYNAMODB.")  # fmt: skip
+    if isinstance(error, BotoCoreError):
+        return CallerError(f"The AWS SDK cannot use {where}: {mask_text(str(error))}. {kept}")
+    raise error
+
+
+def is_credentials_error(error: Exception) -> bool:
+    """Whether the SDK found no credentials it could use."""
+    return isinstance(error, (
+        exceptions.NoCredentialsError, exceptions.PartialCredentialsError, exceptions.ProfileNotFound,
+        exceptions.CredentialRetrievalError, exceptions.TokenRetrievalError, exceptions.NoAuthTokenError,
+        exceptions.SSOError, exceptions.NoRegionError,
+    ))  # fmt: skip
+
+
+def is_connection_error(error: Exception) -> bool:
+    """Whether the endpoint could not be reached, or broke off."""
+    return isinstance(error, (exceptions.ConnectionError, exceptions.HTTPClientError))
+
+
+def shape_faults(client: "DynamoDBClient", table: str, shape: TableShape) -> list[str]:
+    """In what the table differs from what is needed, in words; empty where it fits or cannot be described."""
+    try:
+        found = client.describe_table(TableName=table)["Table"]
+    except ClientError as error:
+        if error.response["Error"]["Code"] == "ResourceNotFoundException":
+            return ["there is no such table"]
+        return []  # not allowed to look: the error that led here is told instead
+    except BotoCoreError:
+        return []
+    faults = []
+    wanted = [shape.hash_key, shape.range_key]
+    if _keys(found.get("KeySchema", [])) != wanted:
+        faults.append(f"its key is {_keys(found.get('KeySchema', []))}, not {wanted}")
+    indexes = {index.get("IndexName"): index for index in found.get("GlobalSecondaryIndexes", [])}
+    for index in shape.indexes:
+        wanted = [index.hash_key] + ([index.range_key] if index.range_key else [])
+        if index.name not in indexes:
+            faults.append(f"its index {index.name} is missing")
+        elif _keys(indexes[index.name].get("KeySchema", [])) != wanted:
+            faults.append(f"the key of its index {index.name} is not {wanted}")
+    return faults
+
+
+def _keys(schema: Sequence[Any]) -> list[str]:
+    return [key["AttributeName"] for key in sorted(schema, key=lambda key: str(key["KeyType"]))]

@@ -1,0 +1,37 @@
+"""What can go wrong and who must act: one family of errors with one root.
+
+Belongs here: errors that a person reads, each saying what happened, where, what was left untouched and what to do.
+Does not: row and group faults, which are states of the tables and no errors; Dagster's own `Failure`.
+"""
+
+
+class MeteringError(Exception):
+    """The root. `retryable` tells whether the same attempt may succeed a little later."""
+
+    retryable = False
+
+
+class SettingsError(MeteringError):
+    """A setting is missing or malformed; nothing was read or written."""
+
+
+class TableError(MeteringError):
+    """A table, its key schema or an index is not as this project needs it."""
+
+
+class CallerError(MeteringError):
+    """AWS refuses whoever is calling: credentials, permissions, Region. Trying again does not help."""
+
+
+class UnreachableError(MeteringError):
+    """AWS does not answer, or answers that it is overloaded; the next tick tries again."""
+
+    retryable = True
+
+
+class HourRefusedError(MeteringError):
+    """This hour must not be metered now; the message says from when on it can be."""
+
+
+class LeftPendingError(MeteringError):
+    """The run went through, but something is still to be done; the message counts and names it."""

@@ -1,0 +1,134 @@
+"""The hour policy: which hour is open, billable, at its last call (domain: the hour policy).
+
+Belongs here: arithmetic of hour buckets, offsets, lock, month's grace and cutoffs. Pure: `now` is an argument.
+Does not: what is in an hour, where the clock or the settings come from.
+
+An hour is an aware datetime in UTC, floored to the hour; its bucket is that hour as text.
+"""
+
+import re
+from datetime import UTC, datetime, timedelta
+
+HOUR = timedelta(hours=1)
+FIRST_OFFSET = 1
+LAST_OFFSET = 23
+"""The offsets 1..23 name 23 disjoint buckets with no gap; a record's hour must be less than 24 h old."""
+GRACE_LAST_OFFSET = 29
+"""On the 1st before 06:00, previous-month hours up to this many back are still billable."""
+LAST_CALL_OFFSET = 22
+GRACE_OPENS = timedelta(hours=3)
+GRACE_LAST_CALL = timedelta(hours=5)
+GRACE_CLOSES = timedelta(hours=6)
+"""All three counted from 00:00 UTC on the 1st."""
+FLUSH_WINDOW = timedelta(minutes=10)
+"""How long before its licence's expiry a deprovisioning licence's usage is at its last call."""
+MIN_LOCK_HOURS, MAX_LOCK_HOURS = 1, 20
+
+_BUCKET = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}")
+_BUCKET_FORMAT = "%Y-%m-%dT%H"
+
+
+def floor_hour(instant: datetime) -> datetime:
+    """The hour that holds `instant`, in UTC. A naive instant is refused (ValueError): its zone would be a guess."""
+    if instant.tzinfo is None:
+        raise ValueError(f"an instant without a time zone: {instant.isoformat()}")
+    return instant.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
+
+
+def bucket(hour: datetime) -> str:
+    """The hour's name in the tables and its partition key, such as `2026-11-28T10`."""
+    return floor_hour(hour).strftime(_BUCKET_FORMAT)
+
+
+def parse_bucket(text: str) -> datetime:
+    """The hour that a bucket names; ValueError where it names none."""
+    if not _BUCKET.fullmatch(text):
+        raise ValueError(f"not an hour bucket (YYYY-MM-DDTHH): {text!r}")
+    return datetime.strptime(text, _BUCKET_FORMAT).replace(tzinfo=UTC)
+
+
+def hour_at_offset(now: datetime, offset: int) -> datetime:
+    """The hour that lies `offset` hours before the current one."""
+    return floor_hour(now) - offset * HOUR
+
+
+def offset_of(hour: datetime, now: datetime) -> int:
+    """How many hours back `hour` is; 0 for the current hour, negative in the future."""
+    return (floor_hour(now) - floor_hour(hour)) // HOUR
+
+
+def month_start(instant: datetime) -> datetime:
+    """00:00 UTC on the 1st of the month of `instant`."""
+    return floor_hour(instant).replace(day=1, hour=0)
+
+
+def is_previous_month(hour: datetime, now: datetime) -> bool:
+    """Whether `hour` lies in any month before now's."""
+    return floor_hour(hour) < month_start(now)
+
+
+def clamp_lock(configured: int) -> int:
+    """`METERING_LOCK_HOURS` as it is applied: 1 to 20 hours."""
+    return min(max(configured, MIN_LOCK_HOURS), MAX_LOCK_HOURS)
+
+
+def _into_month(now: datetime) -> timedelta:
+    return now.astimezone(UTC) - month_start(now)
+
+
+def lock_of(hour: datetime, now: datetime, lock_hours: int) -> int:
+    """The lock in force for `hour`: none for the previous month on the 1st from 03:00 to 06:00, else as configured."""
+    if is_previous_month(hour, now) and GRACE_OPENS <= _into_month(now) < GRACE_CLOSES:
+        return 0
+    return clamp_lock(lock_hours)
+
+
+def is_locked(hour: datetime, now: datetime, lock_hours: int) -> bool:
+    """Whether `hour` is still open for late usage (the current hour always is)."""
+    offset = offset_of(hour, now)
+    return offset < FIRST_OFFSET or offset < lock_of(hour, now, lock_hours)
+
+
+def opens_at(hour: datetime, lock_hours: int) -> datetime:
+    """The instant at which the lock of `hour` is over: after the lock, or at 03:00 on the 1st if that comes first."""
+    by_lock = floor_hour(hour) + clamp_lock(lock_hours) * HOUR
+    grace = _next_month_start(hour) + GRACE_OPENS
+    return min(by_lock, grace)
+
+
+def is_billable(hour: datetime, now: datetime) -> bool:
+    """Whether the service still takes usage of `hour`. The current hour is; a future one is not."""
+    return floor_hour(hour) <= floor_hour(now) and now < closes_at(hour)
+
+
+def closes_at(hour: datetime) -> datetime:
+    """The first instant at which `hour` is no longer billable.
+
+    24 h after its beginning; for the hours of a month's last day 06:00 on the 1st, as the month's grace has it.
+    """
+    next_month = _next_month_start(hour)
+    after_a_day = floor_hour(hour) + (LAST_OFFSET + 1) * HOUR
+    return next_month + GRACE_CLOSES if after_a_day >= next_month else after_a_day
+
+
+def is_expirable(hour: datetime, now: datetime) -> bool:
+    """Whether what is pending in `hour` can only be expired: past its window, and on the 1st not before 06:00."""
+    if is_billable(hour, now) or floor_hour(hour) > floor_hour(now):
+        return False
+    return not (is_previous_month(hour, now) and _into_month(now) < GRACE_CLOSES)
+
+
+def is_last_call(hour: datetime, now: datetime, expiry: datetime | None = None) -> bool:
+    """Whether what is held or zero goes now or never: offset 22 on, a previous month's hour from 05:00 on the 1st,
+    a deprovisioning licence (of which `expiry` is the end of its window) from 10 minutes before that.
+    """
+    if expiry is not None and now >= expiry - FLUSH_WINDOW:
+        return True
+    if is_previous_month(hour, now) and _into_month(now) >= GRACE_LAST_CALL:
+        return True
+    return offset_of(hour, now) >= LAST_CALL_OFFSET
+
+
+def _next_month_start(hour: datetime) -> datetime:
+    start = month_start(hour)
+    return start.replace(year=start.year + 1, month=1) if start.month == 12 else start.replace(month=start.month + 1)

@@ -1,0 +1,29 @@
+"""How buyers' data shows outside the tables and ledgers (domain: secrecy). Pure.
+
+Belongs here: masking of one value, and of every such value inside a text that somebody else wrote.
+Does not: deciding what is shown where.
+"""
+
+import hashlib
+import re
+
+_SHOWN = 4
+_ARN = re.compile(r"arn:aws[a-zA-Z-]*:[^\s\"',;)\]}]+")
+_ACCOUNT = re.compile(r"(?<![0-9A-Za-z])[0-9]{12}(?![0-9A-Za-z])")
+
+
+def mask(value: str | None) -> str:
+    """`****` and the last four characters; `****` alone up to four; `<none>` if empty."""
+    if not value:
+        return "<none>"
+    return "****" + (value[-_SHOWN:] if len(value) > _SHOWN else "")
+
+
+def digest(*values: str) -> str:
+    """Eight hexadecimal digits that tell two masked values apart."""
+    return hashlib.blake2b("\x1f".join(values).encode(), digest_size=4).hexdigest()
+
+
+def mask_text(text: str) -> str:
+    """The text with every licence ARN and twelve-digit account id in it masked; for messages of others."""
+    return _ACCOUNT.sub(lambda m: mask(m[0]), _ARN.sub(lambda m: mask(m[0]), text))

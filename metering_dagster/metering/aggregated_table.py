@@ -1,0 +1,247 @@
+"""The aggregated usage table: one item a group, the source of truth for submission (domain: the tables).
+
+Belongs here: its keys and attributes, committing groups together with their raw rows, what a commit counted (an item
+of our own beside the aggregate), reading what is pending, writing how a record ended.
+Does not: what a group's aggregate is (groups), whether a stored one can be sent (records).
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+from boto3.dynamodb.types import TypeSerializer
+
+from metering_dagster import dynamodb
+from metering_dagster.dynamodb import Action, IndexShape, Item, TableShape, Unit, plain, value
+from metering_dagster.metering import counted, pending_index
+from metering_dagster.metering.counted import Committed
+from metering_dagster.metering.groups import Aggregate
+from metering_dagster.metering.pending_index import PendingIndex
+from metering_dagster.metering.quantities import Quantities, number_text
+from metering_dagster.metering.reasons import RawStatus
+from metering_dagster.metering.records import RecordEnd, StoredAggregate, api_allocations
+from metering_dagster.metering.rows import GroupKey, Usage
+from metering_dagster.metering.usage_table import RowEnd, UsageTable
+
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb import DynamoDBClient
+
+SHAPE = TableShape(
+    title="the aggregated usage table",
+    setting="AGGREGATED_USAGE_TABLE",
+    hash_key="licenseArn",
+    range_key="account_dimension_hour",
+    indexes=(IndexShape(pending_index.NAME, pending_index.HASH_KEY, pending_index.RANGE_KEY),),
+)
+_HASH, _RANGE = SHAPE.hash_key, SHAPE.range_key
+_COUNTED = "metering-dagster#counted#"
+"""Begins the hash key of what a commit counted; no licence and no product code does."""
+_COUNTED_LIFE = timedelta(days=35)
+"""How long that is kept (`ttl`): well past the 30 hours in which an hour can be billed."""
+_FIRST_ROWS = dynamodb.TRANSACTION_ACTIONS - 2
+"""Raw rows that are finalised in the same transaction as the commit itself."""
+_ABSENT = f"attribute_not_exists({_HASH})"
+
+_typed = TypeSerializer().serialize
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """A group to be committed: its aggregate, and the raw rows that it counts."""
+
+    aggregate: Aggregate
+    usages: tuple[Usage, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Committing:
+    """What came of one commit."""
+
+    written: bool
+    """False where the group was committed before, or a row had changed since it was read; then nothing was written."""
+    unfinished: int = 0
+    """Rows beyond the first transaction that had changed: they are still pending, and late."""
+
+
+def aggregated_reason(quantity: Decimal, count: int) -> str:
+    """The reason of a raw row that is `Aggregated`, in the domain's words."""
+    return f"Aggregated total quantity {number_text(quantity)} from {count} raw usage records"
+
+
+class AggregatedTable:
+    """The aggregates of one deployment. Errors of DynamoDB come out as `MeteringError`s, in words."""
+
+    def __init__(self, client: "DynamoDBClient", name: str, usage: UsageTable, quantities: Quantities) -> None:
+        self.client, self.name, self.usage, self.quantities = client, name, usage, quantities
+        self._index = PendingIndex(client, name, SHAPE)
+
+    def committed(self, keys: Sequence[GroupKey]) -> dict[GroupKey, Committed]:
+        """Those of the groups that were committed, by us or by others, read consistently."""
+        wanted = [key for group in keys for key in (_key(group), _counted_key(group))]
+        found: dict[tuple[str, str], Item] = {}
+        with self._explained():
+            for item in dynamodb.batch_get(self.client, self.name, wanted):
+                found[item[_HASH]["S"], item[_RANGE]["S"]] = item
+        result = {}
+        for group in keys:
+            ours = found.get((_COUNTED + group.license_arn, group.prefix))
+            aggregate = found.get((group.license_arn, group.prefix))
+            if ours is not None:
+                result[group] = Committed(plain(ours["quantity"]), counted.decode(plain(ours["counted"]).value))
+            elif aggregate is not None:
+                quantity = plain(aggregate["quantity"]) if "quantity" in aggregate else None
+                result[group] = Committed(quantity if isinstance(quantity, Decimal) else Decimal("NaN"), None)
+        return result
+
+    def commit(self, commits: Sequence[Commit], now: datetime) -> list[Committing]:
+        """Commit groups, each in one transaction with its raw rows' end, small groups together.
+
+        First write wins: a group that has an aggregate, or of which one was counted, is refused. Of a group with more
+        rows than a transaction holds the others are finalised after it; where we die between, their seconds are
+        among those that were counted, and the next visit ends them.
+        """
+        firsts, rests = zip(*(self._units(commit, now) for commit in commits), strict=True) if commits else ((), ())
+        with self._explained():
+            written = dynamodb.transact(self.client, firsts)
+            done = [unit for rest, ok in zip(rests, written, strict=True) if ok for unit in rest]
+            finished = iter(dynamodb.transact(self.client, done))
+        return [
+            Committing(ok, sum(not next(finished) for _ in rest) if ok else 0)
+            for rest, ok in zip(rests, written, strict=True)
+        ]
+
+    def pending(self, bucket: str, license_arn: str | None = None) -> Iterator[StoredAggregate]:
+        """What is pending for this hour: found by the sparse index, and read again consistently.
+
+        Comes in the order of licences, a hundred at a time, so memory does not grow with the hour.
+        """
+        keys: list[Item] = []
+        for page in self._index.pages(bucket, license_arn, f"{_HASH}, {_RANGE}"):
+            keys += [{_HASH: item[_HASH], _RANGE: item[_RANGE]} for item in page]
+            while len(keys) >= dynamodb.BATCH_GET_KEYS:
+                head, keys = keys[: dynamodb.BATCH_GET_KEYS], keys[dynamodb.BATCH_GET_KEYS :]
+                yield from self._still_pending(head, bucket)
+        yield from self._still_pending(keys, bucket)
+
+    def count_pending(self, bucket: str) -> int:
+        """How many aggregates are filed as pending under this hour."""
+        return self._index.count(bucket)
+
+    def record(self, ends: Sequence[RecordEnd], now: datetime) -> list[bool]:
+        """Write how records ended, each on the condition that it is still pending with the quantity that was read."""
+        with self._explained():
+            return dynamodb.transact(self.client, [Unit((self._end_action(end, now),), 4096) for end in ends])
+
+    def _still_pending(self, keys: Sequence[Item], bucket: str) -> list[StoredAggregate]:
+        with self._explained():
+            items = list(dynamodb.batch_get(self.client, self.name, keys))
+        found = sorted((_stored(item) for item in items), key=lambda s: (s.license_arn, s.sort_key))
+        return [stored for stored in found if stored.pending == bucket]
+
+    def _units(self, commit: Commit, now: datetime) -> tuple[Unit, list[Unit]]:
+        """The transaction of the commit itself, and one unit for each row that it does not hold."""
+        aggregate = commit.aggregate
+        reason = aggregated_reason(aggregate.quantity, len(commit.usages))
+        ends = [RowEnd(usage.row, RawStatus.AGGREGATED, reason) for usage in commit.usages]
+        item = self._item(aggregate, now)
+        memory = self._counted_item(commit, now)
+        size = len(repr(item)) + len(memory["counted"]["B"]) * 2 + 2048
+        first: list[RowEnd] = []
+        actions: list[Action] = []
+        for end in ends[:_FIRST_ROWS]:
+            unit = self.usage.end_unit((end,), now)
+            if size + unit.size > dynamodb.TRANSACTION_BYTES:
+                break
+            size += unit.size
+            first.append(end)
+            actions += unit.actions
+        puts = [
+            {"Put": {"TableName": self.name, "Item": put, "ConditionExpression": _ABSENT}} for put in (item, memory)
+        ]
+        rest = [self.usage.end_unit((end,), now) for end in ends[len(first) :]]
+        return Unit((*puts, *actions), size), rest
+
+    def _item(self, aggregate: Aggregate, now: datetime) -> dict[str, Any]:
+        key, stamp = aggregate.key, dynamodb.stamp(now)
+        values: dict[str, Any] = {
+            _HASH: key.license_arn,
+            _RANGE: key.prefix,
+            "customerAWSAccountId": key.account or None,
+            "dimension": key.dimension,
+            "hourBucket": key.bucket,
+            "quantity": aggregate.quantity,
+            "customerIdentifier": aggregate.customer_identifier,
+            "meteringPending": key.bucket,
+            "createdAt": stamp,
+            "updatedAt": stamp,
+        }
+        if aggregate.allocations is not None:
+            values["usageAllocations"] = api_allocations(aggregate.allocations, self.quantities)
+        return {name: _typed(value) for name, value in values.items() if value is not None}
+
+    def _counted_item(self, commit: Commit, now: datetime) -> dict[str, Any]:
+        """It has no `meteringPending`, so no reader of the sparse index ever meets it."""
+        stamp = {"S": dynamodb.stamp(now)}
+        expires = commit.aggregate.key.hour + _COUNTED_LIFE
+        return {
+            **_counted_key(commit.aggregate.key),
+            "quantity": _typed(commit.aggregate.quantity),
+            "counted": {"B": counted.encode(counted.count(commit.usages))},
+            "createdAt": stamp,
+            "updatedAt": stamp,
+            "ttl": {"N": str(int(expires.timestamp()))},
+        }
+
+    def _end_action(self, end: RecordEnd, now: datetime) -> Action:
+        values = {
+            ":pending": end.pending,
+            ":status": end.status.value,
+            ":now": dynamodb.stamp(now),
+            ":quantity": end.quantity,
+            ":reason": end.reason or None,
+            ":record": end.record_id or None,
+        }
+        typed = {name: _typed(value) for name, value in values.items() if value is not None}
+        sets = ["meteringStatus = :status", "updatedAt = :now"]
+        sets += ["meteringStatusReason = :reason"] if end.reason else []
+        sets += ["meteringRecordId = :record"] if end.record_id else []
+        # What an earlier submission of this record left behind is not true any more.
+        removes = ["meteringPending"] + ([] if end.reason else ["meteringStatusReason"])
+        return {
+            "Update": {
+                "TableName": self.name,
+                "Key": {_HASH: {"S": end.license_arn}, _RANGE: {"S": end.sort_key}},
+                "UpdateExpression": f"SET {', '.join(sets)} REMOVE {', '.join(removes)}",
+                "ConditionExpression": "meteringPending = :pending"
+                + (" AND quantity = :quantity" if ":quantity" in typed else ""),
+                "ExpressionAttributeValues": typed,
+            }
+        }
+
+    def _explained(self) -> dynamodb.Explained:
+        return dynamodb.Explained(self.client, self.name, SHAPE)
+
+
+def _key(group: GroupKey) -> Item:
+    return {_HASH: {"S": group.license_arn}, _RANGE: {"S": group.prefix}}
+
+
+def _counted_key(group: GroupKey) -> Item:
+    return {_HASH: {"S": _COUNTED + group.license_arn}, _RANGE: {"S": group.prefix}}
+
+
+def _stored(item: Item) -> StoredAggregate:
+    return StoredAggregate(
+        license_arn=item[_HASH]["S"],
+        sort_key=item[_RANGE]["S"],
+        account=value(item, "customerAWSAccountId"),
+        dimension=value(item, "dimension"),
+        hour_bucket=value(item, "hourBucket"),
+        quantity=value(item, "quantity"),
+        allocations=value(item, "usageAllocations"),
+        customer_identifier=value(item, "customerIdentifier"),
+        pending=value(item, "meteringPending"),
+        status=value(item, "meteringStatus"),
+    )

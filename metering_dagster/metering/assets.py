@@ -1,0 +1,124 @@
+"""The hourly assets, what they are made from, and their job.
+
+Belongs here: names, partitions, lineage, descriptions. Does not: what the steps do (ops).
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import dagster as dg
+
+from metering_dagster.metering.ops import (
+    aggregate_groups,
+    discover_pending,
+    plan_submissions,
+    record_submissions,
+    submit_batches,
+)
+
+if TYPE_CHECKING:
+    from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
+
+HOURS = dg.HourlyPartitionsDefinition(
+    start_date="2026-01-01T00", fmt="%Y-%m-%dT%H", timezone="UTC", end_offset=1
+)  # fmt: skip
+"""One partition for each hour bucket. `end_offset=1`: the current hour exists, for a last flush."""
+GROUP = "metering"
+OWNERS = ["team:metering"]
+
+
+def external_assets() -> list[dg.AssetSpec]:
+    """What others write: lineage starts here."""
+    return [
+        dg.AssetSpec(
+            "raw_usage",
+            group_name=GROUP,
+            kinds={"dynamodb"},
+            description=(
+                "Raw usage rows, as the seller's services write them into the table `USAGE_TABLE`: at most one a "
+                "second for each licence, account and dimension. A row with `meteringPending` waits to be metered."
+            ),
+        ),
+        dg.AssetSpec(
+            "subscribers",
+            group_name=GROUP,
+            kinds={"dynamodb"},
+            description=(
+                "Who may be billed, in the table `SUBSCRIBERS_TABLE`: which product a licence is of, and which "
+                "licences are deprovisioning."
+            ),
+        ),
+    ]
+
+
+def hourly_assets(mode: str) -> list[dg.AssetsDefinition]:
+    """`pending_usage` → `aggregated_usage` → `metered_usage`; each says in which mode it runs."""
+
+    def about(text: str) -> str:
+        return f"{text}\n\n**Mode: {mode}** (`METERING_MODE`)."
+
+    tags = {"metering/mode": mode}
+
+    @dg.graph_asset(
+        group_name=GROUP,
+        partitions_def=HOURS,
+        ins={"raw_usage": dg.AssetIn(dagster_type=dg.Nothing)},
+        kinds={"dynamodb"},
+        owners=OWNERS,
+        tags=tags,
+        description=about(
+            "What waits to be metered in this hour. Rows with impossible keys are rejected, misfiled ones go to the "
+            "hour that their key says. A plan, not data: the next asset reads for itself."
+        ),
+    )
+    def pending_usage(raw_usage: object) -> object:
+        return discover_pending(after=raw_usage)
+
+    @dg.graph_asset(
+        group_name=GROUP,
+        partitions_def=HOURS,
+        ins={
+            "pending_usage": dg.AssetIn(dagster_type=dg.Nothing),
+            "raw_usage": dg.AssetIn(dagster_type=dg.Nothing),
+        },
+        kinds={"dynamodb"},
+        owners=OWNERS,
+        tags=tags,
+        description=about(
+            "One record for each licence, account and dimension of the hour: the exact sum of its raw rows, committed "
+            "once. A bad row holds its group until it is mended or the hour is at its last call; late rows are told."
+        ),
+    )
+    def aggregated_usage(pending_usage: object, raw_usage: object) -> object:
+        return aggregate_groups(after=[pending_usage, raw_usage])
+
+    @dg.graph_asset(
+        group_name=GROUP,
+        partitions_def=HOURS,
+        ins={
+            "aggregated_usage": dg.AssetIn(dagster_type=dg.Nothing),
+            "subscribers": dg.AssetIn(dagster_type=dg.Nothing),
+        },
+        kinds={"aws"},
+        owners=OWNERS,
+        tags=tags,
+        description=about(
+            "The hour as AWS Marketplace billed it: every pending aggregate, ours or the seller's own, sent through "
+            "BatchMeterUsage, its answer written down. Green only if nothing that could be sent is left."
+        ),
+    )
+    def metered_usage(aggregated_usage: object, subscribers: object) -> object:
+        return record_submissions(submit_batches(plan_submissions(after=[aggregated_usage, subscribers])))
+
+    return [pending_usage, aggregated_usage, metered_usage]
+
+
+def meter_hour_job(assets: Sequence[dg.AssetsDefinition]) -> "UnresolvedAssetJobDefinition":
+    """The three assets of one hour, one after the other."""
+    return dg.define_asset_job(
+        "meter_hour",
+        selection=dg.AssetSelection.assets(*(asset.key for asset in assets)),
+        partitions_def=HOURS,
+        tags={"metering/lane": "regular"},
+        description="Meter one hour: find what is pending, fold and commit it, submit it to AWS Marketplace.",
+    )

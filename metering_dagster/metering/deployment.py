@@ -1,0 +1,92 @@
+"""One deployment as a Dagster resource: from the settings to tables and API, made when a run first needs them.
+
+Belongs here: wiring. Does not: rules, requests. It imports the AWS SDK where it is used, for each run's process imports
+everything again, and the UI needs none of it.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from metering_dagster.errors import CallerError, TableError, UnreachableError
+from metering_dagster.metering.batches import Buyer
+from metering_dagster.metering.tables import Slice, Tables
+from metering_dagster.settings import Mode, Settings
+
+if TYPE_CHECKING:
+    from metering_dagster.metering.marketplace import Marketplace
+    from metering_dagster.metering.quota import Quota
+    from metering_dagster.metering.submission import Submitter
+
+
+class Deployment:
+    """The tables and the API that the settings name. Nothing is connected before it is used."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+
+    @property
+    def mode(self) -> Mode:
+        """How far a run goes; `SettingsError` where a needed setting is missing."""
+        mode = self.settings.require().mode
+        assert mode is not None  # require() has looked
+        return mode
+
+    @cached_property
+    def tables(self) -> Tables:
+        """The three tables and what holds for every visit."""
+        from metering_dagster.aws import dynamodb_client
+        from metering_dagster.metering.aggregated_table import AggregatedTable
+        from metering_dagster.metering.subscribers_table import SubscribersTable
+        from metering_dagster.metering.usage_table import UsageTable
+
+        settings, mode = self.settings, self.mode
+        client = dynamodb_client(settings)
+        usage = UsageTable(client, str(settings.usage_table))
+        return Tables(
+            usage=usage,
+            aggregated=AggregatedTable(client, str(settings.aggregated_usage_table), usage, settings.quantities),
+            subscribers=SubscribersTable(
+                dynamodb_client(settings, settings.subscribers_table_region), str(settings.subscribers_table)
+            ),
+            quantities=settings.quantities,
+            clock=settings.now,
+            writes=mode is not Mode.SHADOW,
+        )
+
+    @cached_property
+    def marketplace(self) -> "Marketplace":
+        """The Metering API of the SDK's own Region."""
+        from metering_dagster.aws import metering_client
+        from metering_dagster.metering.marketplace import Marketplace
+
+        return Marketplace(metering_client(self.settings), self.settings.quantities)
+
+    @cached_property
+    def quota(self) -> "Quota":
+        """This process' share of the quota of that Region."""
+        from metering_dagster.metering.quota import Quota
+
+        aggregated = self.tables.aggregated
+        return Quota(aggregated.client, aggregated.name, self.marketplace.region)
+
+    def submitter(self) -> "Submitter":
+        """One visit's submission; in dry-run mode it calls nothing."""
+        from metering_dagster.metering.submission import Submitter
+
+        return Submitter(
+            self.tables, self.marketplace, self.quota, self.settings.product_code, sends=self.mode is Mode.LIVE
+        )
+
+    def slice_of(self, hour: datetime, buyers: frozenset[Buyer] | None) -> tuple[Slice, str | None]:
+        """The slice of an hour with the open flush windows in it; and why they are not known, if they are not.
+
+        Without them the hour goes on: nobody is urgent, and no last call comes early.
+        """
+        expiries: Mapping[Buyer, datetime | None]
+        try:
+            expiries = self.tables.subscribers.deprovisioning()
+        except (UnreachableError, CallerError, TableError) as error:
+            return Slice(hour, buyers), str(error)
+        return Slice(hour, buyers, expiries), None

@@ -1,0 +1,128 @@
+"""Find what is pending for one hour, and set right what is filed wrongly (no Dagster).
+
+Belongs here: the survey of the sparse index, rows whose key is no key or contradicts them, misfiled rows.
+Does not: folding (aggregation), the faults themselves (rows).
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from metering_dagster import hours
+from metering_dagster.metering.aggregation import Aggregation, settle_rows
+from metering_dagster.metering.reasons import RawStatus, Reason
+from metering_dagster.metering.rows import GroupKey, RawRow, group_of, key_fault
+from metering_dagster.metering.tables import Slice, Tables
+from metering_dagster.metering.usage_table import IndexedRow, RowEnd
+
+_ODD_AT_ONCE = 1_000
+"""Odd rows are collected and written this many at a time: memory stays flat, even where a seller misfiles an hour."""
+
+
+@dataclass
+class Discovery:
+    """What is pending for an hour, in counts."""
+
+    rows: int = 0
+    groups: int = 0
+    licences: int = 0
+    aggregates: int = 0
+    """Aggregates that were pending before this visit: direct submits, or what an earlier visit did not send."""
+    rejected: Counter[str] = field(default_factory=Counter)
+    """Rows whose key is at fault, by reason code."""
+    refiled: Counter[str] = field(default_factory=Counter)
+    """Misfiled rows by the hour that they were moved to."""
+    expired: int = 0
+    """Misfiled rows whose own hour cannot be billed any more."""
+    settled: Aggregation = field(default_factory=Aggregation)
+    """What became of misfiled rows whose own group was committed before."""
+    changed: int = 0
+    """Odd rows that changed meanwhile: the next visit takes them."""
+
+
+def discover(tables: Tables, part: Slice) -> Discovery:
+    """Survey the slice. Memory is that of one licence's groups."""
+    report = Discovery()
+    odd: list[IndexedRow] = []
+    for licence in part.licences:
+        groups: set[GroupKey] = set()
+        current = None
+        for row in tables.usage.pending_rows(part.bucket, licence):
+            key = group_of(row.license_arn, row.sort_key)
+            if key is not None and not part.holds((key.license_arn, key.account)):
+                continue
+            if row.license_arn != current:
+                report.licences, report.groups = report.licences + 1, report.groups + len(groups)
+                current, groups = row.license_arn, set()
+            report.rows += 1
+            fault = key_fault(row.sort_key, row.account, row.dimension)
+            if fault is not None or key is None or key.bucket != part.bucket:
+                odd.append(row)
+            else:
+                groups.add(key)
+            if len(odd) >= _ODD_AT_ONCE:
+                _mend(tables, part, odd, report)
+                odd = []
+        report.groups += len(groups)
+    _mend(tables, part, odd, report)
+    report.aggregates = _pending_aggregates(tables, part)
+    return report
+
+
+def _pending_aggregates(tables: Tables, part: Slice) -> int:
+    if part.buyers is None:
+        return tables.aggregated.count_pending(part.bucket)
+    return sum(
+        part.holds((stored.license_arn, str(stored.account or "")))
+        for licence in part.licences
+        for stored in tables.aggregated.pending(part.bucket, licence)
+    )
+
+
+def _mend(tables: Tables, part: Slice, odd: Sequence[IndexedRow], report: Discovery) -> None:
+    """Read the odd rows again, and give each its end or its right place."""
+    if not odd:
+        return
+    now = tables.clock()
+    ends: list[RowEnd] = []
+    misfiled: dict[GroupKey, list[RawRow]] = {}
+    for row in tables.usage.rows(odd):
+        if row.pending != part.bucket:
+            continue  # the index was behind: somebody has dealt with it
+        fault = key_fault(row.sort_key, row.account, row.dimension, row.timestamp)
+        key = group_of(row.license_arn, row.sort_key)
+        if fault is not None:
+            ends.append(RowEnd(row, RawStatus.REJECTED, fault.value))
+        elif key is not None and key.bucket != part.bucket:
+            misfiled.setdefault(key, []).append(row)
+    committed = tables.aggregated.committed(list(misfiled))
+    for key, rows in misfiled.items():
+        if key in committed:
+            settle_rows(tables, key, {row.sort_key for row in rows}, committed[key], report.settled)
+        else:
+            ends += _places(key, rows, now)
+    _write(tables, ends, report)
+
+
+def _places(key: GroupKey, rows: Iterable[RawRow], now: datetime) -> list[RowEnd]:
+    """Where misfiled rows of an uncommitted group belong."""
+    if key.hour > hours.floor_hour(now):
+        return [RowEnd(row, RawStatus.REJECTED, Reason.TIMESTAMP_IN_FUTURE.value) for row in rows]
+    if hours.is_expirable(key.hour, now):
+        words = f"Filed under another hour until its own, {key.bucket}, could not be billed any more"
+        return [RowEnd(row, RawStatus.EXPIRED, words) for row in rows]
+    return [RowEnd(row, None, pending=key.bucket) for row in rows]
+
+
+def _write(tables: Tables, ends: Sequence[RowEnd], report: Discovery) -> None:
+    written = tables.usage.write(ends, tables.clock()) if tables.writes else [True] * len(ends)
+    for end, ok in zip(ends, written, strict=True):
+        if not ok:
+            report.changed += 1
+        elif end.pending is not None:
+            report.refiled[end.pending] += 1
+        elif end.status is RawStatus.EXPIRED:
+            report.expired += 1
+        else:
+            report.rejected[end.reason] += 1

@@ -1,0 +1,198 @@
+"""What becomes of a group: rejected, held, waiting at zero, or committed (domain: terminal states). Pure.
+
+Belongs here: the faults of a whole group, the fold of its rows into one aggregate, holds, zeros, last call.
+Does not: reading and writing (aggregation), what happens after a commit (counted).
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from enum import StrEnum
+
+from metering_dagster import hours
+from metering_dagster.metering.quantities import (
+    MAX_ALLOCATIONS,
+    Allocation,
+    Allocations,
+    Quantities,
+    merge,
+    number_text,
+    total,
+)
+from metering_dagster.metering.reasons import GROUP_REASONS, Reason
+from metering_dagster.metering.rows import GroupKey, RawRow, Usage, judge
+
+MAX_DIMENSION = 255
+MAX_ITEM_BYTES = 400 * 1024
+_ITEM_OVERHEAD = 1024
+"""Room for what the service's answer and the time stamps add to an aggregate."""
+_LICENSE_ARN = re.compile(
+    r"arn:aws[a-zA-Z-]*:[A-Za-z0-9][A-Za-z0-9_/.-]{0,62}:[A-Za-z0-9_/.-]{0,63}:[A-Za-z0-9_/.-]{0,63}:"
+    r"[A-Za-z0-9][A-Za-z0-9:_/+=,@.-]{0,1023}"
+)
+_ACCOUNT = re.compile(r"[0-9]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregate:
+    """One record to be billed: the exact sum of a group."""
+
+    key: GroupKey
+    quantity: Decimal
+    allocations: Allocations | None = None
+    customer_identifier: str | None = None
+    """Only of legacy products."""
+
+
+class Outcome(StrEnum):
+    """What is to be done with a group now."""
+
+    NOTHING = "nothing"
+    """No good row is pending."""
+    REVIVE = "revive"
+    """Rows of an earlier group fault become pending again first, to be judged together with what was mended."""
+    REJECT = "reject"
+    """The group breaks the contract as a whole."""
+    HOLD = "hold"
+    """A bad row holds it, so that the seller can mend that and have the whole hour billed."""
+    ZERO = "zero"
+    """It sums to 0, and a later row could still add to it."""
+    COMMIT = "commit"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a visit makes of one uncommitted group."""
+
+    outcome: Outcome
+    bad: tuple[tuple[RawRow, Reason], ...] = ()
+    """Pending rows to be rejected, each with its own fault."""
+    usages: tuple[Usage, ...] = ()
+    """The good rows that the outcome concerns."""
+    reason: Reason | None = None
+    """Of `REJECT`."""
+    aggregate: Aggregate | None = None
+    """Of `COMMIT`."""
+
+
+def judge_group(
+    key: GroupKey, rows: Iterable[RawRow], now: datetime, quantities: Quantities, *, last_call: bool
+) -> Verdict:
+    """Judge all rows under the group's key prefix together, final ones included; the group is not committed yet."""
+    rows = [row for row in rows if belongs(key, row)]
+    bad, usages = judge_pending(key, rows, quantities)
+    if not bad and not usages:
+        return Verdict(Outcome.NOTHING)
+    standing = [row for row in rows if row.is_rejected]
+    revived = tuple(usage for row in standing if (usage := _revivable(row, quantities)))
+    if revived:
+        return Verdict(Outcome.REVIVE, usages=revived)
+    if not usages:
+        return Verdict(Outcome.NOTHING, bad)
+    folded = fold(key, usages, now, quantities)
+    if isinstance(folded, Reason):
+        return Verdict(Outcome.REJECT, bad, usages, reason=folded)
+    if (bad or standing) and not last_call:
+        return Verdict(Outcome.HOLD, bad, usages)
+    if folded.quantity == 0 and not last_call:
+        return Verdict(Outcome.ZERO, bad, usages)
+    return Verdict(Outcome.COMMIT, bad, usages, aggregate=folded)
+
+
+def belongs(key: GroupKey, row: RawRow) -> bool:
+    """Whether a row found under the group's key prefix is of this group.
+
+    One that names no time is, for it holds the group; one whose longer dimension merely begins like it is not.
+    """
+    head, _, timestamp = row.sort_key.rpartition("#")
+    return head == f"{key.account}#{key.dimension}" and timestamp.startswith(key.bucket)
+
+
+def judge_pending(
+    key: GroupKey, rows: Iterable[RawRow], quantities: Quantities
+) -> tuple[tuple[tuple[RawRow, Reason], ...], tuple[Usage, ...]]:
+    """The pending rows, judged one by one: the bad ones with their faults, and the good ones.
+
+    A legacy group is one buyer's: rows that name different customers under one key are all faulty.
+    """
+    judged = [(row, judge(row, quantities)) for row in rows if row.pending is not None]
+    if key.is_legacy and len({row.customer_identifier for row, _ in judged} - {None}) > 1:
+        judged = [(row, Reason.SORT_KEY_MISMATCH) for row, _ in judged]
+    bad = tuple((row, found) for row, found in judged if isinstance(found, Reason))
+    return bad, tuple(found for _, found in judged if isinstance(found, Usage))
+
+
+def _revivable(row: RawRow, quantities: Quantities) -> Usage | None:
+    """The usage of a row that is no bad row by itself, but was rejected with its whole group."""
+    if row.reason not in GROUP_REASONS:
+        return None
+    found = judge(row, quantities)
+    return found if isinstance(found, Usage) else None
+
+
+def fold(key: GroupKey, usages: Sequence[Usage], now: datetime, quantities: Quantities) -> Aggregate | Reason:
+    """The aggregate of these rows, or the first fault of the group as a whole."""
+    identifier = next((str(u.row.customer_identifier) for u in usages if u.row.customer_identifier), None)
+    aggregate = Aggregate(
+        key, total(u.quantity for u in usages), _fold_allocations(usages), identifier if key.is_legacy else None
+    )
+    return group_fault(aggregate, now, quantities) or aggregate
+
+
+def _fold_allocations(usages: Sequence[Usage]) -> Allocations | None:
+    """The buckets of all rows; what rows without allocations used is the untagged bucket, if others have any."""
+    if all(u.allocations is None for u in usages):
+        return None
+    untagged = total(u.quantity for u in usages if u.allocations is None)
+    parts = [a for u in usages for a in u.allocations or ()]
+    return merge([*parts, Allocation((), untagged)] if untagged else parts)
+
+
+def group_fault(aggregate: Aggregate, now: datetime, quantities: Quantities) -> Reason | None:
+    """The first fault of a whole group, in the order of the domain's reason codes."""
+    key = aggregate.key
+    if not key.dimension:
+        return Reason.MISSING_DIMENSION
+    if len(key.dimension) > MAX_DIMENSION:
+        return Reason.DIMENSION_TOO_LONG
+    if key.hour > hours.floor_hour(now):
+        return Reason.TIMESTAMP_IN_FUTURE
+    return _buyer_fault(aggregate) or _size_fault(aggregate, quantities)
+
+
+def _buyer_fault(aggregate: Aggregate) -> Reason | None:
+    key = aggregate.key
+    if key.is_legacy:
+        known = key.account or aggregate.customer_identifier
+        return None if known else Reason.MISSING_LEGACY_IDENTIFIER
+    if not _LICENSE_ARN.fullmatch(key.license_arn):
+        return Reason.INVALID_LICENSE_ARN
+    if not key.account:
+        return Reason.MISSING_CUSTOMER_AWS_ACCOUNT_ID
+    return None if _ACCOUNT.fullmatch(key.account) else Reason.INVALID_CUSTOMER_AWS_ACCOUNT_ID
+
+
+def _size_fault(aggregate: Aggregate, quantities: Quantities) -> Reason | None:
+    if aggregate.quantity > quantities.limit:
+        return Reason.QUANTITY_TOO_LARGE
+    if len(aggregate.allocations or ()) > MAX_ALLOCATIONS:
+        return Reason.TOO_MANY_ALLOCATIONS
+    return Reason.AGGREGATE_TOO_LARGE if item_bytes(aggregate) > MAX_ITEM_BYTES else None
+
+
+def item_bytes(aggregate: Aggregate) -> int:
+    """How large the aggregate's item is as DynamoDB counts: UTF-8 text and names, 3 bytes for each list or map and
+    1 for each of its members; rounded up by the attributes that are yet to come.
+    """
+    key = aggregate.key
+    texts = (key.license_arn, key.prefix, key.account, key.dimension, aggregate.customer_identifier or "")
+    size = _ITEM_OVERHEAD + sum(len(text.encode()) for text in texts)
+    for allocation in aggregate.allocations or ():
+        size += 1 + 3 + 1 + len("AllocatedUsageQuantityAsDecimal") + len(number_text(allocation.quantity))
+        if allocation.tags:
+            size += 1 + len("Tags") + 3
+        for key_text, value in allocation.tags:
+            size += 1 + 3 + 1 + len("Key") + len(key_text) + 1 + len("Value") + len(value)
+    return size

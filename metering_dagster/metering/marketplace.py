@@ -1,0 +1,137 @@
+"""BatchMeterUsage: one call, and what its answer or error means (domain: what metering is).
+
+Belongs here: sending a batch, matching the answer to its records, every error class of the API.
+Does not: what to do about it (submission), when a call may be sent (quota).
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from botocore.exceptions import BotoCoreError, ClientError
+from botocore.parsers import ResponseParserError
+
+from metering_dagster.dynamodb import CALLER_CODES, is_connection_error, is_credentials_error
+from metering_dagster.masking import mask_text
+from metering_dagster.metering.batches import Batch
+from metering_dagster.metering.groups import Aggregate
+from metering_dagster.metering.quantities import Quantities
+from metering_dagster.metering.reasons import RecordStatus
+from metering_dagster.metering.records import api_record, identity
+
+if TYPE_CHECKING:
+    from mypy_boto3_meteringmarketplace import MarketplaceMeteringClient
+
+_REFUSED_CODES = frozenset({
+    "InvalidUsageDimensionException", "InvalidLicenseException", "InvalidTagException",
+    "InvalidUsageAllocationsException", "InvalidCustomerIdentifierException", "TimestampOutOfBoundsException",
+})  # fmt: skip
+_TRANSIENT_CODES = frozenset({
+    "ThrottlingException", "InternalServiceErrorException", "Throttling", "TooManyRequestsException",
+    "RequestThrottled", "RequestLimitExceeded", "ServiceUnavailable", "ServiceUnavailableException",
+    "InternalFailure", "RequestTimeout", "RequestTimeoutException",
+})  # fmt: skip
+_SERVER_FAULT = 500
+
+
+class Trouble(Enum):
+    """Why a whole call failed, by what is to be done about it."""
+
+    TRANSIENT = "send it again"
+    REFUSED = "halve it until the bad record stands alone, and reject that one"
+    PRODUCT = "leave this product's records pending, go on with the others"
+    CALLER = "stop at once, leave everything pending"
+    UNKNOWN = "halve it, and leave a record that is refused alone pending"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The service's word on one record."""
+
+    aggregate: Aggregate
+    status: RecordStatus
+    record_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a call that went through said. A record in neither list of the answer counts as unprocessed."""
+
+    results: tuple[Result, ...]
+    unprocessed: tuple[Aggregate, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CallFailure:
+    """A call that failed as a whole: nothing of it is known to be billed."""
+
+    trouble: Trouble
+    code: str
+    message: str
+    """The service's words, masked."""
+
+
+class Marketplace:
+    """The Metering API of one account and Region."""
+
+    def __init__(self, client: "MarketplaceMeteringClient", quantities: Quantities) -> None:
+        self.client, self.quantities = client, quantities
+
+    @property
+    def region(self) -> str:
+        """Where calls go; the quota and a record's identity are of this Region."""
+        return self.client.meta.region_name
+
+    @property
+    def where(self) -> str:
+        """The Region and endpoint, for messages."""
+        return f"{self.region} at {self.client.meta.endpoint_url}"
+
+    def send(self, batch: Batch) -> Answer | CallFailure:
+        """Send one call, once. The SDK does not retry, for each attempt takes a slot of the quota."""
+        records = [api_record(aggregate, self.quantities) for aggregate in batch.records]
+        request: dict[str, Any] = {"UsageRecords": records}
+        if batch.product_code is not None:
+            request["ProductCode"] = batch.product_code
+        try:
+            answer = self.client.batch_meter_usage(**request)
+        except Exception as error:
+            failure = _failure(error)
+            if failure is None:
+                raise
+            return failure
+        waiting = {identity(record): aggregate for record, aggregate in zip(records, batch.records, strict=True)}
+        results = []
+        for result in answer.get("Results", []):
+            aggregate = waiting.pop(identity(result["UsageRecord"]), None)
+            if aggregate is not None:
+                status = RecordStatus(result["Status"])
+                results.append(Result(aggregate, status, result.get("MeteringRecordId", "")))
+        return Answer(tuple(results), tuple(waiting.values()))
+
+
+def _failure(error: Exception) -> CallFailure | None:
+    """The meaning of an error of the SDK; None for one that is none of its."""
+    if isinstance(error, ClientError):
+        code = error.response.get("Error", {}).get("Code", "")
+        http = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+        return CallFailure(_trouble(code, http), code, mask_text(error.response.get("Error", {}).get("Message", "")))
+    if is_credentials_error(error):
+        return CallFailure(Trouble.CALLER, type(error).__name__, mask_text(str(error)))
+    if is_connection_error(error) or isinstance(error, ResponseParserError):
+        return CallFailure(Trouble.TRANSIENT, type(error).__name__, mask_text(str(error)))
+    if isinstance(error, BotoCoreError):
+        return CallFailure(Trouble.UNKNOWN, type(error).__name__, mask_text(str(error)))
+    return None
+
+
+def _trouble(code: str, http: int) -> Trouble:
+    if code in _REFUSED_CODES:
+        return Trouble.REFUSED
+    if code == "InvalidProductCodeException":
+        return Trouble.PRODUCT
+    if code == "DisabledApiException" or code in CALLER_CODES:
+        return Trouble.CALLER
+    if code in _TRANSIENT_CODES or http >= _SERVER_FAULT:
+        return Trouble.TRANSIENT
+    return Trouble.UNKNOWN

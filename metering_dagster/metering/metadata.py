@@ -1,0 +1,107 @@
+"""What a person reads of an hour in the UI: counts, quantities, short tables.
+
+Belongs here: putting reports into Dagster's metadata. Does not: deciding anything. Buyers' data stays masked.
+"""
+
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from typing import TYPE_CHECKING
+
+import dagster as dg
+
+from metering_dagster.metering.quantities import number_text, total
+
+if TYPE_CHECKING:
+    from metering_dagster.metering.aggregation import Aggregation
+    from metering_dagster.metering.discovery import Discovery
+    from metering_dagster.metering.submission import Submission
+
+Metadata = dict[str, dg.MetadataValue]
+
+
+def of_closed_hour(mode: str, words: str) -> Metadata:
+    """Of an hour past its window with nothing pending."""
+    return {"mode": dg.MetadataValue.text(str(mode)), "closed": dg.MetadataValue.text(words)}
+
+
+def of_discovery(mode: str, found: "Discovery") -> Metadata:
+    """What was pending."""
+    shown: Metadata = {
+        "mode": dg.MetadataValue.text(str(mode)),
+        "rows": dg.MetadataValue.int(found.rows),
+        "groups": dg.MetadataValue.int(found.groups),
+        "licences": dg.MetadataValue.int(found.licences),
+        "pending_aggregates": dg.MetadataValue.int(found.aggregates),
+        "rejected_rows": dg.MetadataValue.int(found.rejected.total()),
+        "refiled_rows": dg.MetadataValue.int(found.refiled.total()),
+        "expired_rows": dg.MetadataValue.int(found.expired),
+        "late_rows": dg.MetadataValue.int(found.settled.late_rows),
+    }
+    if found.changed:
+        shown["changed_meanwhile"] = dg.MetadataValue.int(found.changed)
+    return (
+        shown | _table("rejected", "reason", "rows", found.rejected) | _table("refiled", "hour", "rows", found.refiled)
+    )
+
+
+def of_aggregation(mode: str, done: "Aggregation") -> Metadata:
+    """What was committed, held, waiting, rejected and late."""
+    shown: Metadata = {
+        "mode": dg.MetadataValue.text(str(mode)),
+        "committed_groups": dg.MetadataValue.int(done.committed),
+        "committed_rows": dg.MetadataValue.int(done.rows),
+        "committed_quantity": _quantity(total(done.by_dimension.values())),
+        "held_groups": dg.MetadataValue.int(done.held_groups),
+        "held_rows": dg.MetadataValue.int(done.held_rows),
+        "held_quantity": _quantity(done.held_quantity),
+        "zero_groups": dg.MetadataValue.int(done.zero_groups),
+        "rejected_rows": dg.MetadataValue.int(done.rejected.total()),
+        "late_rows": dg.MetadataValue.int(done.late_rows),
+        "late_quantity": _quantity(done.late),
+        "over_billed_quantity": _quantity(done.over_billed),
+        "cleaned_rows": dg.MetadataValue.int(done.cleaned),
+    }
+    shown |= _by_dimension(done.by_dimension) | _table("rejected", "reason", "rows", done.rejected)
+    return shown | _notes(done.notes)
+
+
+def of_submission(mode: str, done: "Submission", rejected_before: Mapping[str, int]) -> Metadata:
+    """What the service said, and what is left."""
+    rejected = dict(done.rejected)
+    for reason, count in rejected_before.items():
+        rejected[reason] = rejected.get(reason, 0) + count
+    shown: Metadata = {
+        "mode": dg.MetadataValue.text(str(mode)),
+        "records": dg.MetadataValue.int(done.records),
+        "calls": dg.MetadataValue.int(done.calls),
+        "billed_quantity": _quantity(total(done.by_dimension.values())),
+        "rejected_records": dg.MetadataValue.int(sum(rejected.values())),
+        "left_pending": dg.MetadataValue.int(done.left.total()),
+    }
+    if done.ended_by_others:
+        shown["ended_by_another_run"] = dg.MetadataValue.int(done.ended_by_others)
+    if done.unknown_products:
+        shown["records_of_unknown_products"] = dg.MetadataValue.int(done.unknown_products)
+    shown |= _table("statuses", "status", "records", done.by_status) | _by_dimension(done.by_dimension)
+    shown |= _table("rejected", "reason", "records", rejected) | _table("left", "why", "records", done.left)
+    return shown | _notes([*done.warnings, *done.notes])
+
+
+def _quantity(value: Decimal) -> dg.MetadataValue:
+    """A number that plots over the partitions; the exact one is in the table of dimensions."""
+    return dg.MetadataValue.float(float(value))
+
+
+def _by_dimension(quantities: Mapping[str, Decimal]) -> Metadata:
+    return _table("dimensions", "dimension", "quantity", {d: number_text(q) for d, q in quantities.items()})
+
+
+def _table(name: str, what: str, count: str, rows: Mapping[str, int | str]) -> Metadata:
+    if not rows:
+        return {}
+    records = [dg.TableRecord({what: key, count: value}) for key, value in sorted(rows.items())]
+    return {name: dg.MetadataValue.table(records)}
+
+
+def _notes(notes: Sequence[str]) -> Metadata:
+    return {"notes": dg.MetadataValue.md("\n".join(f"- {note}" for note in notes))} if notes else {}

@@ -1,0 +1,295 @@
+"""The five ops of an hour, shared by the hourly assets and the flush of deprovisioned licences.
+
+Belongs here: reading inputs and config, calling the use cases, reporting what they did. Does not: rules, requests.
+The hour and the licences come in as inputs: in a run of a partition by the input managers below, elsewhere from the op
+before. No value that an op hands on names a buyer.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import dagster as dg
+from pydantic import Field
+
+from metering_dagster import hours
+from metering_dagster.errors import LeftPendingError, MeteringError
+from metering_dagster.ledger.files import default_uri
+from metering_dagster.metering import metadata
+from metering_dagster.metering.guard import refuse_open_hour
+from metering_dagster.settings import Mode
+
+if TYPE_CHECKING:
+    from metering_dagster.metering.deployment import Deployment
+    from metering_dagster.metering.submission import Submission
+    from metering_dagster.metering.tables import Slice
+
+
+class HourConfig(dg.Config):
+    """What a person may say about one run; every default is safe, for backfills carry no config."""
+
+    ignore_lock: bool = Field(
+        default=False,
+        description=(
+            "Meter the hour although it is still open for late usage. What is sent once is billed for good: usage that "
+            "arrives later can no longer be. Never opens the current hour."
+        ),
+    )
+
+
+@dg.input_manager(
+    required_resource_keys={"io_manager"},
+    description="The hour: the run's partition, unless an op before says it.",
+)
+def run_hour(context: dg.InputContext) -> str:
+    """The hour bucket of the run's partition."""
+    if context.upstream_output is not None:
+        return str(context.resources.io_manager.load_input(context))
+    return context.partition_key
+
+
+@dg.input_manager(
+    required_resource_keys={"io_manager"},
+    description="The licences: all of them, unless an op before names some.",
+)
+def run_licences(context: dg.InputContext) -> list[tuple[str, str]] | None:
+    """The buyers that the run is about; None for all."""
+    if context.upstream_output is not None:
+        found: list[tuple[str, str]] | None = context.resources.io_manager.load_input(context)
+        return found
+    return None
+
+
+HOUR = dg.In(str, input_manager_key="run_hour", description="The hour bucket, YYYY-MM-DDTHH in UTC.")
+LICENCES = dg.In(
+    dg.Any, input_manager_key="run_licences", description="The (licence, account) pairs it is about; none: everybody."
+)
+AFTER = dg.In(dg.Nothing, description="What has to be done before.")
+Licences = list[tuple[str, str]] | None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What there is to submit, in counts; `None` of an hour that is past its window."""
+
+    hour: str
+    records: int
+    rejected: Mapping[str, int]
+    notes: tuple[str, ...]
+    closed: str | None = None
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """What a submission did, ready to be shown."""
+
+    hour: str
+    mode: str
+    submission: "Submission"
+    plan: Plan
+
+
+class _Told:
+    """A block whose `MeteringError`s become the run's failure: its words first, retried only where that can help."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, MeteringError):
+            raise dg.Failure(str(error), allow_retries=error.retryable) from None
+
+
+@dg.op(
+    ins={"hour": HOUR, "licences": LICENCES, "after": AFTER},
+    out=dg.Out(dg.Nothing),
+    required_resource_keys={"metering"},
+    description="Survey what is pending for the hour; reject rows with impossible keys, refile misfiled ones.",
+    tags={"dagster/kind": "dynamodb"},
+)
+def discover_pending(context: dg.OpExecutionContext, config: HourConfig, hour: str, licences: Licences) -> None:
+    """Survey what is pending for the hour."""
+    with _Told():
+        deployment = _deployment(context)
+        part = _slice(context, deployment, config, hour, licences)
+        closed = _closed_hour(deployment, part)
+        if closed:
+            context.add_output_metadata(metadata.of_closed_hour(deployment.mode, closed))
+            return
+        from metering_dagster.metering.discovery import discover
+
+        found = discover(deployment.tables, part)
+        context.add_output_metadata(metadata.of_discovery(deployment.mode, found))
+
+
+@dg.op(
+    ins={"hour": HOUR, "licences": LICENCES, "after": AFTER},
+    out=dg.Out(dg.Nothing),
+    required_resource_keys={"metering"},
+    description="Fold each group's rows into one exact sum and commit it together with its rows' final state.",
+    tags={"dagster/kind": "dynamodb"},
+)
+def aggregate_groups(context: dg.OpExecutionContext, config: HourConfig, hour: str, licences: Licences) -> None:
+    """Fold and commit the hour's groups."""
+    with _Told():
+        deployment = _deployment(context)
+        part = _slice(context, deployment, config, hour, licences)
+        closed = _closed_hour(deployment, part)
+        if closed:
+            context.add_output_metadata(metadata.of_closed_hour(deployment.mode, closed))
+            return
+        from metering_dagster.metering.aggregation import aggregate
+
+        done = aggregate(deployment.tables, part)
+        for note in done.notes:
+            context.log.warning(note)
+        shown = metadata.of_aggregation(deployment.mode, done)
+        if done.unsettled:
+            raise dg.Failure(
+                f"{len(done.unsettled)} groups of {hour} changed each time they were read and are still pending, the "
+                f"first: {done.unsettled[0]}. Everything else was committed; run the hour again.",
+                metadata=shown,
+            )
+        context.add_output_metadata(shown)
+
+
+@dg.op(
+    ins={"hour": HOUR, "licences": LICENCES, "after": AFTER},
+    out=dg.Out(dg.Any, description="What there is to submit, in counts."),
+    required_resource_keys={"metering"},
+    description="Look through the pending aggregates, whoever wrote them; reject those that break the contract.",
+    tags={"dagster/kind": "dynamodb"},
+)
+def plan_submissions(context: dg.OpExecutionContext, config: HourConfig, hour: str, licences: Licences) -> Plan:
+    """Count what can be submitted, and reject what cannot."""
+    with _Told():
+        deployment = _deployment(context)
+        part = _slice(context, deployment, config, hour, licences)
+        closed = _closed_hour(deployment, part)
+        if closed:
+            return Plan(hour, 0, {}, (), closed)
+        from metering_dagster.metering.submission import Submission, pending_windows, reject_unsendable
+
+        report = Submission()
+        records = sum(
+            len(reject_unsendable(deployment.tables, window, report))
+            for window in pending_windows(deployment.tables, part)
+        )
+        for note in report.notes:
+            context.log.warning(note)
+        context.log.info(f"{hour}: {records} records to submit, {report.rejected.total()} rejected")
+        return Plan(hour, records, dict(report.rejected), tuple(report.notes))
+
+
+@dg.op(
+    ins={"plan": dg.In(dg.Any), "licences": LICENCES},
+    out=dg.Out(dg.Any, description="What was submitted, in counts."),
+    required_resource_keys={"metering"},
+    description="Send BatchMeterUsage within the common quota, and write each answer down before the next wait.",
+    tags={"dagster/kind": "aws"},
+)
+def submit_batches(context: dg.OpExecutionContext, plan: Plan, licences: Licences) -> Submitted:
+    """Submit the hour's pending aggregates."""
+    with _Told():
+        deployment = _deployment(context)
+        from metering_dagster.metering.submission import Submission
+
+        mode = deployment.mode
+        if plan.closed:
+            return Submitted(plan.hour, mode, Submission(), plan)
+        part = _part(context, deployment, plan.hour, licences)
+        if mode is Mode.SHADOW:
+            from metering_dagster.metering.shadow import would_bill
+
+            uri = deployment.settings.ledger_uri or default_uri(context.instance.storage_directory())
+            return Submitted(plan.hour, mode, would_bill(deployment.tables, part, uri, context.run_id), plan)
+        submission = deployment.submitter().submit(part)
+        for words in (*submission.warnings, *submission.notes):
+            context.log.warning(words)
+        return Submitted(plan.hour, mode, submission, plan)
+
+
+@dg.op(
+    out=dg.Out(dg.Nothing),
+    required_resource_keys={"metering"},
+    description="Report the hour: green only where nothing that could be sent is left.",
+    tags={"dagster/kind": "python"},
+)
+def record_submissions(context: dg.OpExecutionContext, submitted: Submitted) -> None:
+    """Report what was submitted; fail where something is left that should have gone."""
+    plan, submission = submitted.plan, submitted.submission
+    if plan.closed:
+        context.add_output_metadata(metadata.of_closed_hour(submitted.mode, plan.closed))
+        return
+    shown = metadata.of_submission(submitted.mode, submission, plan.rejected)
+    with _Told():
+        failure = left_pending(submitted)
+        if failure is not None:
+            raise dg.Failure(str(failure), metadata=shown, allow_retries=submission.caller is None)
+    context.add_output_metadata(shown)
+
+
+def left_pending(submitted: Submitted) -> LeftPendingError | None:
+    """In words, what a submission left undone; None if nothing."""
+    submission = submitted.submission
+    if not submission.left:
+        return None
+    reasons = "; ".join(f"{count} because {why}" for why, count in submission.left.most_common(5))
+    billed = submission.by_status.get("Success", 0)
+    done = f"{billed} records were billed in this run, and nothing was rejected for this."
+    if submission.caller is not None:
+        what = (
+            "AWS refuses the caller of aws-marketplace:BatchMeterUsage in this Region. Allow the action, renew the "
+            "credentials, or run in a Region that offers the API; then run the hour again."
+        )
+    else:
+        what = "They stay pending; the next tick sends them again."
+    return LeftPendingError(
+        f"{submission.left.total()} records of {submitted.hour} are left: {reasons}. {done} {what} "
+        f"The hour's window closes at {hours.closes_at(hours.parse_bucket(submitted.hour)):%Y-%m-%dT%H:%MZ}."
+    )
+
+
+def _deployment(context: dg.OpExecutionContext) -> "Deployment":
+    deployment: Deployment = context.resources.metering
+    deployment.settings.require()
+    return deployment
+
+
+def _slice(
+    context: dg.OpExecutionContext, deployment: "Deployment", config: HourConfig, hour: str, licences: Licences
+) -> "Slice":
+    """The slice that a run is about, if it may be metered; a flush (`licences`) knows no lock."""
+    start = hours.parse_bucket(hour)
+    if licences is None:
+        settings = deployment.settings
+        refuse_open_hour(start, settings.now(), settings.lock_hours, ignore_lock=config.ignore_lock)
+    return _part(context, deployment, hour, licences)
+
+
+def _part(context: dg.OpExecutionContext, deployment: "Deployment", hour: str, licences: Licences) -> "Slice":
+    buyers = None if licences is None else frozenset((arn, account) for arn, account in licences)
+    part, unknown = deployment.slice_of(hours.parse_bucket(hour), buyers)
+    if unknown:
+        context.log.warning(f"Which licences are deprovisioning is not known. {unknown}")
+    return part
+
+
+def _closed_hour(deployment: "Deployment", part: "Slice") -> str | None:
+    """Why an hour past its window is left alone, in words; None for a billable one.
+
+    Where something is still pending in it, that is a failure: only the age-out may end it.
+    """
+    now = deployment.settings.now()
+    if hours.is_billable(part.hour, now):
+        return None
+    tables = deployment.tables
+    rows, aggregates = tables.usage.count_pending(part.bucket), tables.aggregated.count_pending(part.bucket)
+    closed = f"{hours.closes_at(part.hour):%Y-%m-%dT%H:%MZ}"
+    words = f"{part.bucket} can no longer be billed: its window closed at {closed}."
+    if rows or aggregates:
+        raise LeftPendingError(
+            f"{words} {rows} raw rows and {aggregates} aggregates are still pending in it and were left alone: "
+            "the age-out ends them, nothing can bill them."
+        )
+    return f"{words} Nothing is pending in it, and nothing was touched."

@@ -1,0 +1,49 @@
+"""The sparse index `metering_pending`, which the usage and the aggregated table both have.
+
+Belongs here: finding what is pending for an hour by Query (an item is in it while it has `meteringPending`).
+Does not: what the items are. The index is eventually consistent: read the base table before deciding anything.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from metering_dagster import dynamodb
+from metering_dagster.dynamodb import Explained, Item, TableShape
+
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb import DynamoDBClient
+
+NAME = "metering_pending"
+HASH_KEY, RANGE_KEY = "meteringPending", "licenseArn"
+
+
+class PendingIndex:
+    """The index of one table. Errors of DynamoDB come out as `MeteringError`s, in words."""
+
+    def __init__(self, client: "DynamoDBClient", table: str, shape: TableShape) -> None:
+        self.client, self.table, self.shape = client, table, shape
+
+    def pages(self, bucket: str, license_arn: str | None, attributes: str) -> Iterator[Sequence[Item]]:
+        """The items filed under this hour, every page, in the order of licences; of one licence alone, if named."""
+        request = self._request(bucket, license_arn) | {"ProjectionExpression": attributes}
+        with Explained(self.client, self.table, self.shape):
+            for answer in dynamodb.answers(self.client.query, **request):
+                yield answer["Items"]
+
+    def count(self, bucket: str) -> int:
+        """How many items are filed under this hour."""
+        request = self._request(bucket, None) | {"Select": "COUNT"}
+        with Explained(self.client, self.table, self.shape):
+            return sum(answer["Count"] for answer in dynamodb.answers(self.client.query, **request))
+
+    def _request(self, bucket: str, license_arn: str | None) -> dict[str, Any]:
+        condition, values = f"{HASH_KEY} = :hour", {":hour": {"S": bucket}}
+        if license_arn is not None:
+            condition += f" AND {RANGE_KEY} = :licence"
+            values[":licence"] = {"S": license_arn}
+        return {
+            "TableName": self.table,
+            "IndexName": NAME,
+            "KeyConditionExpression": condition,
+            "ExpressionAttributeValues": values,
+        }

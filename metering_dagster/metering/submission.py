@@ -1,0 +1,306 @@
+"""Submit what is pending for one hour, and write down every answer (no Dagster).
+
+Belongs here: the order of quota, call and record; resending, halving, when to stop. Does not: the cutting of batches
+(batches), what an error means (marketplace).
+"""
+
+import random
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import TYPE_CHECKING
+
+from metering_dagster import hours
+from metering_dagster.errors import CallerError, UnreachableError
+from metering_dagster.masking import mask
+from metering_dagster.metering.aggregation import name_of
+from metering_dagster.metering.batches import Batch, Lane, Products, cut_batches
+from metering_dagster.metering.groups import Aggregate
+from metering_dagster.metering.marketplace import Answer, CallFailure, Marketplace, Result, Trouble
+from metering_dagster.metering.quantities import EXACT, number_text
+from metering_dagster.metering.reasons import Reason, RecordStatus
+from metering_dagster.metering.records import RecordEnd, StoredAggregate, judge_aggregate
+from metering_dagster.metering.tables import Slice, Tables
+
+if TYPE_CHECKING:
+    from metering_dagster.metering.quota import Quota
+
+CALLERS = 8
+"""Calls side by side: with answers of up to 0.8 s they use the whole quota."""
+ATTEMPTS = 5
+"""How often a call is sent in one run while its trouble is transient."""
+GIVE_UP_AFTER = 3
+"""Batches in a row that a whole run's attempts did not get through: the service is down, and the run stops."""
+PASSES = 5
+WINDOW = 1_000
+"""Records that are held in memory at once."""
+_NOTES = 20
+
+
+@dataclass
+class Submission:
+    """What a visit submitted, in counts; nothing in it names a buyer in full."""
+
+    records: int = 0
+    """Pending records that were found."""
+    calls: int = 0
+    by_status: Counter[str] = field(default_factory=Counter)
+    """Records that ended now, by status."""
+    by_dimension: dict[str, Decimal] = field(default_factory=dict)
+    """Quantity of each dimension that ended as `Success` (or `DryRunSubmitted`)."""
+    rejected: Counter[str] = field(default_factory=Counter)
+    """`RejectedClientSide` by reason."""
+    ended_by_others: int = 0
+    """Records that another run wrote while this one sent them: the service took both for one."""
+    left: Counter[str] = field(default_factory=Counter)
+    """Records that are still pending, by why."""
+    unknown_products: int = 0
+    """Records of licences whose product nobody knows: one licence a call."""
+    notes: list[str] = field(default_factory=list)
+    """Records that did not end well, masked, the first few."""
+    warnings: list[str] = field(default_factory=list)
+    caller: str | None = None
+    """Why AWS refused the caller itself, if it did."""
+
+
+class Submitter:
+    """One visit of the submission of one slice."""
+
+    def __init__(
+        self,
+        tables: Tables,
+        marketplace: Marketplace,
+        quota: "Quota",
+        default_product: str | None,
+        *,
+        sends: bool = True,
+        pause: Callable[[int], float] = lambda attempt: random.uniform(0.5, 1.0) * float(min(0.2 * 2**attempt, 5.0)),
+    ) -> None:
+        """`sends` is False in dry-run mode: records end as `DryRunSubmitted` and nothing is called."""
+        self.tables, self.marketplace, self.quota = tables, marketplace, quota
+        self.default_product, self.sends, self.pause = default_product, sends, pause
+        self.report = Submission()
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._stopped_because = ""
+        self._failed_owners: dict[tuple[Lane, str], str] = {}
+        self._given_up = 0
+
+    def submit(self, part: Slice) -> Submission:
+        """Send everything that is pending in the slice, urgent buyers first; what could not be sent stays pending."""
+        with ThreadPoolExecutor(CALLERS) as pool:
+            # The sparse index lags a little behind the commits: only a pass that finds nothing more is the last.
+            for _ in range(PASSES):
+                before = self.report.records
+                for window in pending_windows(self.tables, part):
+                    self._send_window(pool, self._cut(window, part))
+                if self.report.records == before or self.report.left:
+                    break
+        return self.report
+
+    def _send_window(self, pool: ThreadPoolExecutor, batches: Sequence[Batch]) -> None:
+        try:
+            for done in [pool.submit(self._run, batch) for batch in batches]:
+                done.result()
+        except BaseException:
+            self._stop.set()
+            raise
+
+    def _cut(self, window: Sequence[StoredAggregate], part: Slice) -> list[Batch]:
+        now = self.tables.clock()
+        self.report.records += len(window)
+        good = reject_unsendable(self.tables, window, self.report)
+        products = Products(self._product_codes(good), self.default_product)
+        batches = cut_batches(good, products, frozenset(part.expiries or ()), now, self.tables.quantities)
+        self.report.unknown_products += sum(len(batch.records) for batch in batches if batch.lane is Lane.LICENSE)
+        return batches
+
+    def _product_codes(self, aggregates: Iterable[Aggregate]) -> dict[tuple[str, str], str]:
+        buyers = {(a.key.license_arn, a.key.account) for a in aggregates if not a.key.is_legacy}
+        try:
+            return self.tables.subscribers.product_codes(buyers)
+        except (UnreachableError, CallerError) as error:
+            # Nothing is lost without the codes, only calls: where the product is not known, one licence a call.
+            if not self.report.warnings:
+                self.report.warnings.append(f"Product codes could not be looked up. {error}")
+            return {}
+
+    def _run(self, batch: Batch) -> None:
+        """See one batch through: send, record, send again, halve."""
+        attempt = 0
+        while True:
+            obstacle = self._why_not(batch)
+            if obstacle:
+                return self._leave(batch, obstacle)
+            if not self.sends:
+                return self._record([_end(a, RecordStatus.DRY_RUN) for a in batch.records], batch.records)
+            self.quota.wait()
+            outcome = self.marketplace.send(batch)
+            with self._lock:
+                self.report.calls += 1
+            why = "left unprocessed by the service"
+            if isinstance(outcome, Answer):
+                self._record_results(outcome.results)
+                if not outcome.unprocessed:
+                    return None
+                batch = Batch(batch.lane, batch.owner, outcome.unprocessed)
+            elif outcome.trouble is Trouble.TRANSIENT:
+                why = f"{outcome.code}: {outcome.message}"
+            else:
+                return self._fail(batch, outcome)
+            attempt += 1
+            if attempt >= ATTEMPTS:
+                return self._give_up(batch, f"{why} (after {ATTEMPTS} attempts)")
+            self._stop.wait(self.pause(attempt))
+
+    def _why_not(self, batch: Batch) -> str:
+        """Why the batch must not be sent now; empty if it may."""
+        if self._stop.is_set():
+            return self._stopped_because or "the run was stopped by an error"
+        failed = self._failed_owners.get((batch.lane, batch.owner))
+        if failed:
+            return failed
+        now = self.tables.clock()
+        closed = [a.key.hour for a in batch.records if not hours.is_billable(a.key.hour, now)]
+        # Looked at before every call: a run may straddle 06:00 on the 1st, and one old record fails its whole call.
+        return f"the hour's window closed at {hours.closes_at(closed[0]):%Y-%m-%dT%H:%MZ}" if closed else ""
+
+    def _fail(self, batch: Batch, failure: CallFailure) -> None:
+        """A whole call failed for good."""
+        words = f"{failure.code}: {failure.message}"
+        if failure.trouble is Trouble.CALLER:
+            with self._lock:
+                self.report.caller = self.report.caller or words
+            self._stopped_because = words
+            self._stop.set()
+            return self._leave(batch, words)
+        if failure.trouble is Trouble.PRODUCT:
+            owner = batch.owner if batch.lane is not Lane.LICENSE else f"of licence {mask(batch.owner)}"
+            words = f"product {owner}: {words}"
+            self._failed_owners[batch.lane, batch.owner] = words
+            return self._leave(batch, words)
+        if len(batch.records) > 1:
+            for half in batch.halves():
+                self._run(half)
+            return None
+        if failure.trouble is Trouble.REFUSED:
+            return self._record([_end(batch.records[0], RecordStatus.REJECTED, failure.code)], batch.records)
+        self._note(batch.records[0], f"refused alone with {words}; it stays pending")
+        return self._leave(batch, words)
+
+    def _give_up(self, batch: Batch, why: str) -> None:
+        with self._lock:
+            self._given_up += 1
+            if self._given_up >= GIVE_UP_AFTER:
+                self._stopped_because = f"stopped after {self._given_up} calls in a row failed: {why}"
+                self._stop.set()
+        self._leave(batch, why)
+
+    def _leave(self, batch: Batch, why: str) -> None:
+        with self._lock:
+            self.report.left[why] += len(batch.records)
+
+    def _record_results(self, results: Sequence[Result]) -> None:
+        ends = [_end(result.aggregate, result.status, record_id=result.record_id) for result in results]
+        self._record(ends, [result.aggregate for result in results])
+        if results:
+            with self._lock:
+                self._given_up = 0
+
+    def _record(self, ends: Sequence[RecordEnd], aggregates: Sequence[Aggregate]) -> None:
+        """Write the ends down, then count them."""
+        written = self.tables.aggregated.record(ends, self.tables.clock())
+        for end, aggregate, ok in zip(ends, aggregates, written, strict=True):
+            if end.status not in (RecordStatus.SUCCESS, RecordStatus.DRY_RUN):
+                self._note(aggregate, f"{end.status.value} {end.reason}".strip())
+            with self._lock:
+                _count(self.report, end, aggregate, ok)
+
+    def _note(self, aggregate: Aggregate, words: str) -> None:
+        with self._lock:
+            if len(self.report.notes) < _NOTES:
+                self.report.notes.append(
+                    f"{name_of(aggregate.key)}, quantity {number_text(aggregate.quantity)}: {words}"
+                )
+
+
+def reject_unsendable(tables: Tables, stored: Iterable[StoredAggregate], report: Submission) -> list[Aggregate]:
+    """The records that can be sent; those that break the contract end as `RejectedClientSide`, and are counted."""
+    now = tables.clock()
+    good: list[Aggregate] = []
+    ends: list[RecordEnd] = []
+    for entry in stored:
+        judged = judge_aggregate(entry, now, tables.quantities)
+        if isinstance(judged, Reason):
+            ends.append(
+                RecordEnd(
+                    entry.license_arn,
+                    entry.sort_key,
+                    entry.pending,
+                    entry.quantity,
+                    RecordStatus.REJECTED,
+                    judged.value,
+                )
+            )
+        else:
+            good.append(judged)
+    written = tables.aggregated.record(ends, now) if tables.writes else [True] * len(ends)
+    for end, ok in zip(ends, written, strict=True):
+        if ok:
+            report.by_status[end.status.value] += 1
+            report.rejected[end.reason] += 1
+            if len(report.notes) < _NOTES:
+                report.notes.append(
+                    f"an aggregate of licence {mask(end.license_arn)} breaks the contract: {end.reason}"
+                )
+        else:
+            report.ended_by_others += 1
+    return good
+
+
+def _end(aggregate: Aggregate, status: RecordStatus, reason: str = "", record_id: str = "") -> RecordEnd:
+    key = aggregate.key
+    return RecordEnd(key.license_arn, key.prefix, key.bucket, aggregate.quantity, status, reason, record_id)
+
+
+def _count(report: Submission, end: RecordEnd, aggregate: Aggregate, written: bool) -> None:
+    if not written:
+        report.ended_by_others += 1
+        return
+    report.by_status[end.status.value] += 1
+    if end.status is RecordStatus.REJECTED:
+        report.rejected[end.reason] += 1
+    elif end.status in (RecordStatus.SUCCESS, RecordStatus.DRY_RUN):
+        so_far = report.by_dimension.get(aggregate.key.dimension, Decimal(0))
+        report.by_dimension[aggregate.key.dimension] = EXACT.add(so_far, aggregate.quantity)
+
+
+def _buyer(stored: StoredAggregate) -> tuple[str, str]:
+    return stored.license_arn, str(stored.account or "")
+
+
+def pending_windows(tables: Tables, part: Slice) -> Iterator[list[StoredAggregate]]:
+    """What is pending in the slice, a bounded number at a time: deprovisioning licences first, each record once."""
+    window: list[StoredAggregate] = []
+    for entry in _pending(tables, part):
+        window.append(entry)
+        if len(window) >= WINDOW:
+            yield window
+            window = []
+    if window:
+        yield window
+
+
+def _pending(tables: Tables, part: Slice) -> Iterator[StoredAggregate]:
+    urgent = {buyer for buyer in part.expiries or () if part.holds(buyer)}
+    for urgent_licence in sorted({arn for arn, _ in urgent}):
+        for stored in tables.aggregated.pending(part.bucket, urgent_licence):
+            if _buyer(stored) in urgent:
+                yield stored
+    for licence in part.licences:
+        for stored in tables.aggregated.pending(part.bucket, licence):
+            if _buyer(stored) not in urgent and part.holds(_buyer(stored)):
+                yield stored

@@ -1,0 +1,184 @@
+"""The usage table: raw rows as the seller wrote them (domain: the tables).
+
+Belongs here: its keys and attributes, reading pending rows and groups, writing a row's end on the condition that it is
+still what was read. Does not: what is wrong with a row, what becomes of a group (rows, groups).
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from metering_dagster import dynamodb
+from metering_dagster.dynamodb import Action, IndexShape, Item, TableShape, Unit, value
+from metering_dagster.metering import pending_index
+from metering_dagster.metering.pending_index import PendingIndex
+from metering_dagster.metering.reasons import RawStatus
+from metering_dagster.metering.rows import GroupKey, RawRow, group_of
+
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb import DynamoDBClient
+
+SHAPE = TableShape(
+    title="the usage table",
+    setting="USAGE_TABLE",
+    hash_key="licenseArn",
+    range_key="customerAWSAccountId_dimension_timestamp",
+    indexes=(
+        IndexShape(
+            pending_index.NAME,
+            pending_index.HASH_KEY,
+            pending_index.RANGE_KEY,
+            include=("customerAWSAccountId", "dimension"),
+        ),
+    ),
+)
+_HASH, _RANGE = SHAPE.hash_key, SHAPE.range_key
+_CONTENT = ("quantity", "usageAllocations", "customerIdentifier", "meteringPending")
+"""What a row's end hangs on: as long as these are what was read, the row is what was judged."""
+_NAMES = {f"#{name}": name for name in _CONTENT}
+_READ = {
+    "ProjectionExpression": "licenseArn, customerAWSAccountId_dimension_timestamp, customerAWSAccountId, dimension, "
+    "#t, quantity, usageAllocations, customerIdentifier, meteringPending, meteringStatus, meteringStatusReason",
+    "ExpressionAttributeNames": {"#t": "timestamp"},
+}
+_ACTION_BYTES = 900
+"""What an action sends beside its keys and values, from above."""
+
+
+@dataclass(frozen=True, slots=True)
+class IndexedRow:
+    """A row as the sparse index shows it: its keys, and the attributes that its key must agree with."""
+
+    license_arn: str
+    sort_key: str
+    account: object
+    dimension: object
+
+
+@dataclass(frozen=True, slots=True)
+class RowEnd:
+    """What a row is to become: final with a status and a reason, or pending under an hour (then without them)."""
+
+    row: RawRow
+    status: RawStatus | None
+    reason: str = ""
+    pending: str | None = None
+
+
+class UsageTable:
+    """The raw rows of one deployment. Errors of DynamoDB come out as `MeteringError`s, in words."""
+
+    def __init__(self, client: "DynamoDBClient", name: str) -> None:
+        self.client, self.name = client, name
+        self._index = PendingIndex(client, name, SHAPE)
+
+    def pending_rows(self, bucket: str, license_arn: str | None = None) -> Iterator[IndexedRow]:
+        """Every row filed under this hour, by the sparse index (eventually consistent), in the order of licences."""
+        for page in self._index.pages(bucket, license_arn, f"{_HASH}, {_RANGE}, customerAWSAccountId, dimension"):
+            for item in page:
+                yield IndexedRow(item[_HASH]["S"], item[_RANGE]["S"],
+                                 value(item, "customerAWSAccountId"), value(item, "dimension"))  # fmt: skip
+
+    def pending_groups(self, bucket: str, license_arn: str | None = None) -> Iterator[tuple[GroupKey, int]]:
+        """The groups of this hour with rows filed under it, each with how many; licence after licence.
+
+        Rows whose key names another hour, or none, are left out. Memory is that of one licence's groups.
+        """
+        licence, groups = None, Counter[GroupKey]()
+        for row in self.pending_rows(bucket, license_arn):
+            if row.license_arn != licence:
+                yield from sorted(groups.items())
+                licence, groups = row.license_arn, Counter()
+            key = group_of(row.license_arn, row.sort_key)
+            if key is not None and key.bucket == bucket:
+                groups[key] += 1
+        yield from sorted(groups.items())
+
+    def count_pending(self, bucket: str) -> int:
+        """How many rows are filed under this hour."""
+        return self._index.count(bucket)
+
+    def group_rows(self, key: GroupKey) -> list[RawRow]:
+        """All rows under the group's key prefix, final ones included, read consistently.
+
+        The prefix may also begin the keys of a longer dimension: `groups.belongs` tells.
+        """
+        request: dict[str, Any] = {
+            "TableName": self.name,
+            "ConsistentRead": True,
+            "KeyConditionExpression": "licenseArn = :l AND begins_with(customerAWSAccountId_dimension_timestamp, :p)",
+            "ExpressionAttributeValues": {":l": {"S": key.license_arn}, ":p": {"S": key.prefix}},
+            **_READ,
+        }
+        with self._explained():
+            return [_row(item) for page in dynamodb.pages(self.client.query, **request) for item in page]
+
+    def rows(self, keys: Iterable[IndexedRow]) -> list[RawRow]:
+        """These rows as they stand in the table now, read consistently; those that are gone are left out."""
+        wanted = [{_HASH: {"S": key.license_arn}, _RANGE: {"S": key.sort_key}} for key in keys]
+        with self._explained():
+            return [_row(item) for item in dynamodb.batch_get(self.client, self.name, wanted)]
+
+    def write(self, ends: Sequence[RowEnd], now: datetime) -> list[bool]:
+        """Give rows their end, each on the condition that it is still what was read; for each, whether it was."""
+        with self._explained():
+            return dynamodb.transact(self.client, [self.end_unit((end,), now) for end in ends])
+
+    def end_unit(self, ends: Sequence[RowEnd], now: datetime) -> Unit:
+        """The actions that give these rows their end, all or none; for a transaction of this or another store."""
+        stamp = {"S": dynamodb.stamp(now)}
+        actions = tuple(self._end_action(end, stamp) for end in ends)
+        size = sum(_ACTION_BYTES + len(end.row.sort_key) * 4 + _stored_bytes(end.row.stored) for end in ends)
+        return Unit(actions, size)
+
+    def _end_action(self, end: RowEnd, stamp: Item) -> Action:
+        conditions, values = [], {":now": stamp}
+        for name in _CONTENT:
+            if name in end.row.stored:
+                conditions.append(f"#{name} = :{name}")
+                values[f":{name}"] = end.row.stored[name]
+            else:
+                conditions.append(f"attribute_not_exists(#{name})")
+        if end.status is not None:
+            update = "SET meteringStatus = :s, meteringStatusReason = :r, updatedAt = :now REMOVE #meteringPending"
+            values |= {":s": {"S": end.status.value}, ":r": {"S": end.reason}}
+        else:
+            update = "SET #meteringPending = :p, updatedAt = :now REMOVE meteringStatus, meteringStatusReason"
+            values[":p"] = {"S": end.pending}
+        return {
+            "Update": {
+                "TableName": self.name,
+                "Key": {_HASH: {"S": end.row.license_arn}, _RANGE: {"S": end.row.sort_key}},
+                "UpdateExpression": update,
+                # Where TTL or the seller deleted the row, nothing brings it back: it must exist.
+                "ConditionExpression": " AND ".join(["attribute_exists(licenseArn)", *conditions]),
+                "ExpressionAttributeNames": _NAMES,
+                "ExpressionAttributeValues": values,
+            }
+        }
+
+    def _explained(self) -> dynamodb.Explained:
+        return dynamodb.Explained(self.client, self.name, SHAPE)
+
+
+def _row(item: Item) -> RawRow:
+    return RawRow(
+        license_arn=item[_HASH]["S"],
+        sort_key=item[_RANGE]["S"],
+        account=value(item, "customerAWSAccountId"),
+        dimension=value(item, "dimension"),
+        timestamp=value(item, "timestamp"),
+        quantity=value(item, "quantity"),
+        allocations=value(item, "usageAllocations"),
+        customer_identifier=value(item, "customerIdentifier"),
+        pending=value(item, "meteringPending"),
+        status=value(item, "meteringStatus"),
+        reason=value(item, "meteringStatusReason"),
+        stored={name: item[name] for name in _CONTENT if name in item},
+    )
+
+
+def _stored_bytes(stored: Item) -> int:
+    return len(repr(stored["usageAllocations"])) if "usageAllocations" in stored else 0

@@ -1,0 +1,156 @@
+"""The environment, read once (design: names that are fixed).
+
+Belongs here: every setting with its meaning, default and check. Does not: the AWS SDK's own settings, but for the
+endpoints that a frozen clock must know.
+
+Definitions load with an empty environment. A malformed setting fails the loading; a missing one fails the run or tick
+that needs it, naming all that are missing.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import StrEnum
+from ipaddress import ip_address
+from typing import TypeVar
+from urllib.parse import urlsplit
+
+from metering_dagster.errors import SettingsError
+from metering_dagster.hours import clamp_lock
+from metering_dagster.metering.quantities import Quantities
+
+T = TypeVar("T")
+E = TypeVar("E", bound=StrEnum)
+
+
+class Mode(StrEnum):
+    """`METERING_MODE`: how far a run goes (domain: modes)."""
+
+    LIVE = "live"
+    DRY_RUN = "dry-run"
+    SHADOW = "shadow"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings of one deployment; None where a setting that has no default is not set."""
+
+    usage_table: str | None = None
+    aggregated_usage_table: str | None = None
+    subscribers_table: str | None = None
+    mode: Mode | None = None
+    subscribers_table_region: str = "us-east-1"
+    """Lifecycle events exist only there."""
+    product_code: str | None = None
+    """The product of licences whose subscriber row names none."""
+    lock_hours: int = 1
+    quantities: Quantities = Quantities.DECIMAL
+    ledger_uri: str | None = None
+    """A folder or `s3://`; None: beside Dagster's storage."""
+    frozen_now: datetime | None = None
+    """`METERING_NOW`: the clock of a rehearsal."""
+    endpoints: Mapping[str, str] = field(default_factory=dict)
+    """The AWS SDK's own endpoint settings that are set, by name."""
+
+    def now(self) -> datetime:
+        """The instant that the hour policy goes by, in UTC."""
+        return self.frozen_now or datetime.now(UTC)
+
+    def require(self) -> "Settings":
+        """These settings, if a run can work with them; else `SettingsError` with all that are missing."""
+        missing = [name for name, value in (
+            ("USAGE_TABLE", self.usage_table), ("AGGREGATED_USAGE_TABLE", self.aggregated_usage_table),
+            ("SUBSCRIBERS_TABLE", self.subscribers_table), ("METERING_MODE", self.mode),
+        ) if value is None]  # fmt: skip
+        if missing:
+            raise SettingsError(
+                f"Not set: {', '.join(missing)}. Nothing was read or written. "
+                "Set them in the environment of the code location and of its runs (METERING_MODE is one of "
+                f"{', '.join(Mode)})."
+            )
+        return self
+
+
+def read_settings(environment: Mapping[str, str]) -> Settings:
+    """Read and check the environment; an empty value counts as not set. All that is malformed is named at once."""
+    faults: list[str] = []
+
+    def read(name: str, parse: Callable[[str], T], default: T) -> T:
+        text = environment.get(name, "").strip()
+        if not text:
+            return default
+        try:
+            return parse(text)
+        except ValueError as error:
+            faults.append(f"{name}={text!r}: {error}")
+            return default
+
+    settings = Settings(
+        usage_table=read("USAGE_TABLE", str, None),
+        aggregated_usage_table=read("AGGREGATED_USAGE_TABLE", str, None),
+        subscribers_table=read("SUBSCRIBERS_TABLE", str, None),
+        mode=read("METERING_MODE", _one_of(Mode), None),
+        subscribers_table_region=read("SUBSCRIBERS_TABLE_REGION", str, Settings.subscribers_table_region),
+        product_code=read("PRODUCT_CODE", str, None),
+        lock_hours=clamp_lock(read("METERING_LOCK_HOURS", _whole_number, Settings.lock_hours)),
+        quantities=read("METERING_QUANTITIES", _one_of(Quantities), Settings.quantities),
+        ledger_uri=read("METERING_LEDGER_URI", str, None),
+        frozen_now=read("METERING_NOW", _past_instant, None),
+        endpoints={name: value for name, value in environment.items() if name.startswith("AWS_ENDPOINT_URL") and value},
+    )
+    if settings.frozen_now is not None:
+        faults += _frozen_clock_faults(settings)
+    if faults:
+        raise SettingsError(f"Malformed settings, nothing was read or written: {'; '.join(faults)}.")
+    return settings
+
+
+def _one_of(kind: type[E]) -> Callable[[str], E]:
+    def parse(text: str) -> E:
+        try:
+            return kind(text)
+        except ValueError:
+            raise ValueError(f"must be one of {', '.join(member.value for member in kind)}") from None
+
+    return parse
+
+
+def _whole_number(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError("must be a whole number") from None
+
+
+def _past_instant(text: str) -> datetime:
+    try:
+        instant = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError("must be an ISO-8601 instant such as 2026-11-28T10:30:00Z") from None
+    if instant.tzinfo is None:
+        raise ValueError("must name its zone, such as the Z of 2026-11-28T10:30:00Z")
+    if instant > datetime.now(UTC):
+        raise ValueError("must not be later than the real time")
+    return instant.astimezone(UTC)
+
+
+def _frozen_clock_faults(settings: Settings) -> list[str]:
+    """A frozen clock must never meet the real services: each endpoint in use has to be on loopback."""
+    in_use = ["AWS_ENDPOINT_URL_DYNAMODB", "AWS_ENDPOINT_URL_MARKETPLACE_METERING"]
+    faults = []
+    for name in in_use:
+        url = settings.endpoints.get(name) or settings.endpoints.get("AWS_ENDPOINT_URL")
+        if url is None or not is_loopback(url):
+            faults.append(f"METERING_NOW is refused unless {name} is on loopback (it is {url or 'not set'})")
+    return faults
+
+
+def is_loopback(url: str) -> bool:
+    """Whether the URL's host is this machine alone."""
+    host = urlsplit(url).hostname or ""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
