@@ -23,9 +23,10 @@ def build_defs(settings: Settings | None = None, resources: Mapping[str, Any] | 
     """
     if settings is None:
         settings = read_settings(os.environ)
-    assets = hourly_assets(settings.mode.value if settings.mode else "not-set")
+    mode = settings.mode.value if settings.mode else "not-set"
+    assets = hourly_assets(mode)
     return dg.Definitions(
-        assets=[*external_assets(), *assets],
+        assets=[*external_assets(mode), *assets],
         jobs=[meter_hour_job(assets)],
         resources={
             "metering": Deployment(settings),

@@ -8,9 +8,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from boto3.dynamodb.types import TypeDeserializer
+from boto3.dynamodb.types import TypeDeserializer, TypeSerializer
 from botocore import exceptions
 from botocore.exceptions import BotoCoreError, ClientError
 
@@ -31,6 +32,7 @@ TRANSACTION_BYTES = 3_500_000
 ITEM_BYTES = 400 * 1024
 BATCH_GET_KEYS = 100
 CONFLICT_ATTEMPTS = 8
+KEPT = "What was not yet written is still pending."
 
 CALLER_CODES = frozenset({
     "AccessDeniedException", "UnrecognizedClientException", "ExpiredTokenException", "ExpiredToken",
@@ -91,8 +93,30 @@ def create_table(client: "DynamoDBClient", name: str, shape: TableShape) -> None
     )
 
 
-plain = TypeDeserializer().deserialize
-"""One attribute as a plain value: numbers as exact decimals, bytes as boto3's `Binary`."""
+class _Deserializer(TypeDeserializer):
+    """boto3's own refuses a number that is written with more than 38 digits, be they zeros: 1E+100 comes so.
+
+    And its bytes come in a wrapper that cannot be shown as text.
+    """
+
+    def _deserialize_n(self, value: str) -> Decimal:
+        return Decimal(value)
+
+    def _deserialize_b(self, value: bytes) -> bytes:
+        return value
+
+
+class _Serializer(TypeSerializer):
+    """boto3's own refuses what the one above has read."""
+
+    def _serialize_n(self, value: Decimal) -> str:
+        return str(value)
+
+
+plain = _Deserializer().deserialize
+"""One attribute as a plain value: numbers as exact decimals, binary as bytes."""
+typed = _Serializer().serialize
+"""The inverse of `plain`. Floats are refused."""
 
 
 def value(item: Item, name: str) -> Any:
@@ -155,9 +179,10 @@ class Unit:
 def transact(client: "DynamoDBClient", units: Sequence[Unit]) -> list[bool]:
     """Write the units, as many as fit together in one transaction; for each, whether it was written.
 
-    A unit with a condition that does not hold is written in no part (False) and does not keep its neighbours from
-    being written. A conflict with another writer is tried again. A unit has at most 100 actions; any other error
-    is raised as the client raises it, with the units before it written.
+    A unit with a condition that does not hold, or with an item that DynamoDB refuses (it would pass 400 KB), is written
+    in no part (False) and does not keep its neighbours from being written. A conflict with another writer is tried
+    again. A unit has at most 100 actions; any other error is raised as the client raises it, with the units before it
+    written.
     """
     written = [False] * len(units)
     for parcel in _parcels(units):
@@ -206,19 +231,20 @@ def _write_parcel(client: "DynamoDBClient", units: Sequence[Unit], parcel: list[
     return []
 
 
-_AGAIN = frozenset({
-    "TransactionConflict", "ProvisionedThroughputExceeded", "ThrottlingError",
-})  # fmt: skip
+_AGAIN = frozenset({"TransactionConflict", "ProvisionedThroughputExceeded", "ThrottlingError"})
+
+
+_REFUSED = frozenset({"ConditionalCheckFailed", "ValidationError", "ItemCollectionSizeLimitExceeded"})
 
 
 def _refused(units: Sequence[Unit], parcel: list[int], codes: list[str]) -> set[int]:
-    """Units one of whose conditions did not hold; a reason that is neither that nor transient is raised."""
+    """Units with an action that was refused; a reason that is neither a refusal nor transient is raised."""
     refused: set[int] = set()
     cursor = iter(codes)
     for position in parcel:
         for _ in units[position].actions:
             code = next(cursor)
-            if code == "ConditionalCheckFailed":
+            if code in _REFUSED:
                 refused.add(position)
             elif code not in _AGAIN and code != "None":
                 raise TableError(f"DynamoDB cancelled a transaction with {code}; none of its writes happened.")
@@ -246,8 +272,7 @@ class Explained:
 
 def explain(error: Exception, client: "DynamoDBClient", table: str, shape: TableShape) -> MeteringError:
     """Put an error of botocore about this table in words: what, where, what was left untouched, what to do."""
-    where = f"{shape.title} {table} ({shape.setting}) in {client.meta.region_name} at {client.meta.endpoint_url}"
-    kept = "What was not yet written is still pending."
+    where, kept = _where(client, table, shape), KEPT
     if is_credentials_error(error):
         return CallerError(f"No usable AWS credentials for {where}: {error}. {kept} Set or renew the credentials.")
     if isinstance(error, ClientError):
@@ -257,10 +282,9 @@ def explain(error: Exception, client: "DynamoDBClient", table: str, shape: Table
             return CallerError(f"DynamoDB refuses {error.operation_name} on {where}: {code}: {message}. {kept} "
                                f"Renew the credentials, or allow dynamodb:{error.operation_name}.")  # fmt: skip
         if code in ("ResourceNotFoundException", "ValidationException"):
-            faults = shape_faults(client, table, shape)
-            if faults:
-                return TableError(f"{where} is not as it must be: {'; '.join(faults)}. {kept} "
-                                  "Create or mend the table, or name another one in the setting.")  # fmt: skip
+            misshapen = shape_error(client, table, shape)
+            if misshapen is not None:
+                return misshapen
             return TableError(f"DynamoDB refuses {error.operation_name} on {where}: {code}: {message}. {kept}")
         return UnreachableError(f"DynamoDB failed {error.operation_name} on {where}: {code}: {message}. {kept} "
                                 "The next run tries again.")  # fmt: skip
@@ -270,6 +294,21 @@ def explain(error: Exception, client: "DynamoDBClient", table: str, shape: Table
     if isinstance(error, BotoCoreError):
         return CallerError(f"The AWS SDK cannot use {where}: {mask_text(str(error))}. {kept}")
     raise error
+
+
+def shape_error(client: "DynamoDBClient", table: str, shape: TableShape) -> TableError | None:
+    """In what the table differs from what is needed, as an error; None where it fits or cannot be described."""
+    faults = shape_faults(client, table, shape)
+    if not faults:
+        return None
+    return TableError(
+        f"{_where(client, table, shape)} is not as it must be: {'; '.join(faults)}. {KEPT} "
+        "Create or mend the table, or name another one in the setting."
+    )
+
+
+def _where(client: "DynamoDBClient", table: str, shape: TableShape) -> str:
+    return f"{shape.title} {table} ({shape.setting}) in {client.meta.region_name} at {client.meta.endpoint_url}"
 
 
 def is_credentials_error(error: Exception) -> bool:

@@ -24,8 +24,9 @@ FLUSH_WINDOW = timedelta(minutes=10)
 """How long before its licence's expiry a deprovisioning licence's usage is at its last call."""
 MIN_LOCK_HOURS, MAX_LOCK_HOURS = 1, 20
 
-_BUCKET = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}")
-_BUCKET_FORMAT = "%Y-%m-%dT%H"
+_BUCKET = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T(?:[01][0-9]|2[0-3])")
+"""Hours by name, for some versions of Python read 24 as the next day's 0."""
+_BUCKET_LENGTH = len("2026-11-28T10")
 
 
 def floor_hour(instant: datetime) -> datetime:
@@ -37,14 +38,14 @@ def floor_hour(instant: datetime) -> datetime:
 
 def bucket(hour: datetime) -> str:
     """The hour's name in the tables and its partition key, such as `2026-11-28T10`."""
-    return floor_hour(hour).strftime(_BUCKET_FORMAT)
+    return floor_hour(hour).isoformat()[:_BUCKET_LENGTH]
 
 
 def parse_bucket(text: str) -> datetime:
     """The hour that a bucket names; ValueError where it names none."""
     if not _BUCKET.fullmatch(text):
         raise ValueError(f"not an hour bucket (YYYY-MM-DDTHH): {text!r}")
-    return datetime.strptime(text, _BUCKET_FORMAT).replace(tzinfo=UTC)
+    return datetime.fromisoformat(text).replace(tzinfo=UTC)
 
 
 def hour_at_offset(now: datetime, offset: int) -> datetime:
@@ -97,14 +98,22 @@ def opens_at(hour: datetime, lock_hours: int) -> datetime:
 
 
 def is_billable(hour: datetime, now: datetime) -> bool:
-    """Whether the service still takes usage of `hour`. The current hour is; a future one is not."""
-    return floor_hour(hour) <= floor_hour(now) and now < closes_at(hour)
+    """Whether usage of `hour` may still be sent: less than 24 h old and of this month, or in the month's grace.
+
+    The current hour is billable, a future one is not. The grace, on the 1st before 06:00, reaches 29 hours back into
+    the previous month.
+    """
+    offset = offset_of(hour, now)
+    if is_previous_month(hour, now):
+        return offset <= GRACE_LAST_OFFSET and _into_month(now) < GRACE_CLOSES
+    return 0 <= offset <= LAST_OFFSET
 
 
 def closes_at(hour: datetime) -> datetime:
     """The first instant at which `hour` is no longer billable.
 
     24 h after its beginning; for the hours of a month's last day 06:00 on the 1st, as the month's grace has it.
+    (What is left of the evening before that day comes back into the window for the grace: `is_billable` knows.)
     """
     next_month = _next_month_start(hour)
     after_a_day = floor_hour(hour) + (LAST_OFFSET + 1) * HOUR

@@ -8,7 +8,8 @@ import hashlib
 import re
 
 _SHOWN = 4
-_ARN = re.compile(r"arn:aws[a-zA-Z-]*:[^\s\"',;)\]}]+")
+_ARN = re.compile(r"(?:arn:aws[a-zA-Z-]*|\baws[a-zA-Z-]*:license-manager):(?:[^\s\"',;)\]}]|,(?=\w))+")
+"""Also without its `arn:`, as some lifecycle events have it. A comma may be part of it."""
 _ACCOUNT = re.compile(r"(?<![0-9A-Za-z])[0-9]{12}(?![0-9A-Za-z])")
 
 

@@ -7,6 +7,7 @@ Definitions load with an empty environment. A malformed setting fails the loadin
 that needs it, naming all that are missing.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -95,7 +96,7 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         lock_hours=clamp_lock(read("METERING_LOCK_HOURS", _whole_number, Settings.lock_hours)),
         quantities=read("METERING_QUANTITIES", _one_of(Quantities), Settings.quantities),
         ledger_uri=read("METERING_LEDGER_URI", str, None),
-        frozen_now=read("METERING_NOW", _past_instant, None),
+        frozen_now=read("METERING_NOW", past_instant, None),
         endpoints={name: value for name, value in environment.items() if name.startswith("AWS_ENDPOINT_URL") and value},
     )
     if settings.frozen_now is not None:
@@ -116,13 +117,13 @@ def _one_of(kind: type[E]) -> Callable[[str], E]:
 
 
 def _whole_number(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise ValueError("must be a whole number") from None
+    if not re.fullmatch(r"[+-]?[0-9]+", text):
+        raise ValueError("must be a whole number")
+    return int(text)
 
 
-def _past_instant(text: str) -> datetime:
+def past_instant(text: str) -> datetime:
+    """`METERING_NOW` as an instant in UTC; ValueError where it is none, names no zone, or has not come yet."""
     try:
         instant = datetime.fromisoformat(text)
     except ValueError:
@@ -137,6 +138,8 @@ def _past_instant(text: str) -> datetime:
 def _frozen_clock_faults(settings: Settings) -> list[str]:
     """A frozen clock must never meet the real services: each endpoint in use has to be on loopback."""
     in_use = ["AWS_ENDPOINT_URL_DYNAMODB", "AWS_ENDPOINT_URL_MARKETPLACE_METERING"]
+    if (settings.ledger_uri or "").startswith("s3://"):
+        in_use.append("AWS_ENDPOINT_URL_S3")
     faults = []
     for name in in_use:
         url = settings.endpoints.get(name) or settings.endpoints.get("AWS_ENDPOINT_URL")
@@ -147,10 +150,8 @@ def _frozen_clock_faults(settings: Settings) -> list[str]:
 
 def is_loopback(url: str) -> bool:
     """Whether the URL's host is this machine alone."""
-    host = urlsplit(url).hostname or ""
-    if host == "localhost":
-        return True
     try:
-        return ip_address(host).is_loopback
+        host = urlsplit(url).hostname or ""
+        return host == "localhost" or ip_address(host).is_loopback
     except ValueError:
         return False

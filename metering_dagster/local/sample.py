@@ -1,7 +1,7 @@
 """Sample usage: what a seller of three products, with some forty buyers, wrote in the last 23 whole hours.
 
-Belongs here: the buyers, their usage by day rhythm, the faults that real usage has, and how all of it is put into a
-running stack. Does not: how the stack runs (stack.py), sample billing data, any judgement of a row.
+Belongs here: the buyers, their usage by day rhythm, the faults that real usage has. Does not: how it is put into a
+running stack (loading.py), sample billing data, any judgement of a row.
 
 `generate` is pure: the same `now` and seed make the same sample. Each row knows how much was really used, so that
 whoever meters it can be judged.
@@ -10,25 +10,15 @@ whoever meters it can be judged.
 import math
 import random
 import string
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from decimal import ROUND_DOWN, Decimal
 from enum import StrEnum
 from functools import partial
-from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from metering_dagster.errors import UnreachableError
 from metering_dagster.hours import FIRST_OFFSET, HOUR, LAST_CALL_OFFSET, LAST_OFFSET, bucket, hour_at_offset
-from metering_dagster.local.sandbox.client import SandboxClient
-
-if TYPE_CHECKING:
-    from mypy_boto3_dynamodb import DynamoDBClient
-
-    from metering_dagster.local.stack import LocalStack
 
 DEFAULT_SEED = 2026
 SORT_KEY = "customerAWSAccountId_dimension_timestamp"
@@ -50,10 +40,6 @@ TAGS = (
     (),
 )
 """What usage is allocated to; the last is the untagged bucket."""
-
-BATCH_ITEMS = 25
-WRITERS = 8
-WRITE_ATTEMPTS = 10
 
 
 class Kind(StrEnum):
@@ -383,47 +369,3 @@ def _zero(row: SampleRow) -> SampleRow:
 
 def _without_dimension(item: Mapping[str, Any]) -> str:
     return f"{item['customerAWSAccountId']}#{item['timestamp']}"
-
-
-def load(client: "DynamoDBClient", table: str, rows: Iterable[SampleRow]) -> int:
-    """Put the rows into the usage table, over whatever is there; how many."""
-    return _write(client, table, [row.item for row in rows])
-
-
-def load_subscribers(client: "DynamoDBClient", table: str, subscribers: Iterable[Mapping[str, Any]]) -> int:
-    """Put the subscribers into their table, over whatever is there; how many."""
-    return _write(client, table, list(subscribers))
-
-
-def configure_sandbox(stack: "LocalStack", sample: Sample) -> None:
-    """Tell the sandbox which products, dimensions, licences and legacy customers exist: it refuses all others."""
-    SandboxClient(stack.sandbox_url).configure(
-        products=list(sample.products),
-        dimensions=list(sample.dimensions),
-        licenses=sample.licenses,
-        customers=list(sample.legacy_customers),
-    )
-
-
-def _write(client: "DynamoDBClient", table: str, items: Sequence[Mapping[str, Any]]) -> int:
-    from boto3.dynamodb.types import TypeSerializer
-
-    serialize = TypeSerializer().serialize
-    puts = ({"PutRequest": {"Item": {name: serialize(value) for name, value in item.items()}}} for item in items)
-    batches = iter(lambda: list(islice(puts, BATCH_ITEMS)), [])
-    with ThreadPoolExecutor(WRITERS) as pool:
-        for _ in pool.map(lambda batch: _write_batch(client, table, batch), batches):
-            pass
-    return len(items)
-
-
-def _write_batch(client: "DynamoDBClient", table: str, batch: list[Any]) -> None:
-    """All of it: what DynamoDB leaves over is sent again, after a pause that grows."""
-    for attempt in range(WRITE_ATTEMPTS):
-        answer: Any = client.batch_write_item(RequestItems={table: batch})
-        batch = answer.get("UnprocessedItems", {}).get(table, [])
-        if not batch:
-            return
-        time.sleep(min(0.05 * 2**attempt, 2.0))
-    left = len(batch)
-    raise UnreachableError(f"DynamoDB table {table} left {left} sample items unwritten, again and again. Load again.")

@@ -11,10 +11,8 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from boto3.dynamodb.types import TypeSerializer
-
 from metering_dagster import dynamodb
-from metering_dagster.dynamodb import Action, IndexShape, Item, TableShape, Unit, plain, value
+from metering_dagster.dynamodb import Action, IndexShape, Item, TableShape, Unit, plain, typed, value
 from metering_dagster.metering import counted, pending_index
 from metering_dagster.metering.counted import Committed
 from metering_dagster.metering.groups import Aggregate
@@ -43,8 +41,7 @@ _COUNTED_LIFE = timedelta(days=35)
 _FIRST_ROWS = dynamodb.TRANSACTION_ACTIONS - 2
 """Raw rows that are finalised in the same transaction as the commit itself."""
 _ABSENT = f"attribute_not_exists({_HASH})"
-
-_typed = TypeSerializer().serialize
+_NO_QUANTITY = "attribute_not_exists(quantity) OR attribute_type(quantity, :null)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +86,7 @@ class AggregatedTable:
             ours = found.get((_COUNTED + group.license_arn, group.prefix))
             aggregate = found.get((group.license_arn, group.prefix))
             if ours is not None:
-                result[group] = Committed(plain(ours["quantity"]), counted.decode(plain(ours["counted"]).value))
+                result[group] = Committed(plain(ours["quantity"]), counted.decode(plain(ours["counted"])))
             elif aggregate is not None:
                 quantity = plain(aggregate["quantity"]) if "quantity" in aggregate else None
                 result[group] = Committed(quantity if isinstance(quantity, Decimal) else Decimal("NaN"), None)
@@ -179,7 +176,7 @@ class AggregatedTable:
         }
         if aggregate.allocations is not None:
             values["usageAllocations"] = api_allocations(aggregate.allocations, self.quantities)
-        return {name: _typed(value) for name, value in values.items() if value is not None}
+        return {name: typed(value) for name, value in values.items() if value is not None}
 
     def _counted_item(self, commit: Commit, now: datetime) -> dict[str, Any]:
         """It has no `meteringPending`, so no reader of the sparse index ever meets it."""
@@ -187,7 +184,7 @@ class AggregatedTable:
         expires = commit.aggregate.key.hour + _COUNTED_LIFE
         return {
             **_counted_key(commit.aggregate.key),
-            "quantity": _typed(commit.aggregate.quantity),
+            "quantity": typed(commit.aggregate.quantity),
             "counted": {"B": counted.encode(counted.count(commit.usages))},
             "createdAt": stamp,
             "updatedAt": stamp,
@@ -200,10 +197,11 @@ class AggregatedTable:
             ":status": end.status.value,
             ":now": dynamodb.stamp(now),
             ":quantity": end.quantity,
+            ":null": "NULL" if end.quantity is None else None,
             ":reason": end.reason or None,
             ":record": end.record_id or None,
         }
-        typed = {name: _typed(value) for name, value in values.items() if value is not None}
+        sent = {name: typed(value) for name, value in values.items() if value is not None}
         sets = ["meteringStatus = :status", "updatedAt = :now"]
         sets += ["meteringStatusReason = :reason"] if end.reason else []
         sets += ["meteringRecordId = :record"] if end.record_id else []
@@ -215,8 +213,8 @@ class AggregatedTable:
                 "Key": {_HASH: {"S": end.license_arn}, _RANGE: {"S": end.sort_key}},
                 "UpdateExpression": f"SET {', '.join(sets)} REMOVE {', '.join(removes)}",
                 "ConditionExpression": "meteringPending = :pending"
-                + (" AND quantity = :quantity" if ":quantity" in typed else ""),
-                "ExpressionAttributeValues": typed,
+                + (" AND quantity = :quantity" if ":quantity" in sent else f" AND ({_NO_QUANTITY})"),
+                "ExpressionAttributeValues": sent,
             }
         }
 

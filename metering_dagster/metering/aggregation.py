@@ -5,7 +5,7 @@ group's verdict is (groups, counted), how anything is stored (the tables), what 
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -93,16 +93,13 @@ def aggregate(tables: Tables, part: Slice) -> Aggregation:
     return report
 
 
-def settle_rows(
-    tables: Tables, key: GroupKey, sort_keys: Collection[str], committed: Committed, report: Aggregation
-) -> None:
-    """End these pending rows of a group that was committed before; a row that changes meanwhile stays pending."""
-    rows = [
-        row
-        for row in tables.usage.group_rows(key)
-        if row.pending is None or row.sort_key in sort_keys
-    ]  # fmt: skip
-    step = _settle_step(_Visit(key, rows), committed, tables)
+def settle_group(tables: Tables, key: GroupKey, committed: Committed, report: Aggregation) -> None:
+    """End the pending rows of a group that was committed before, wherever they are filed.
+
+    All of them, for only together they tell whether they are what an aggregate of others still lacks. A row that
+    changes meanwhile stays pending.
+    """
+    step = _settle_step(_Visit(key, tables.usage.group_rows(key)), committed, tables)
     if _write_ends(tables, [step], report):
         report.unsettled.append(name_of(key))
 

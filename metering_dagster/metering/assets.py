@@ -25,15 +25,18 @@ HOURS = dg.HourlyPartitionsDefinition(
 """One partition for each hour bucket. `end_offset=1`: the current hour exists, for a last flush."""
 GROUP = "metering"
 OWNERS = ["team:metering"]
+MODE_TAG = "metering/mode"
 
 
-def external_assets() -> list[dg.AssetSpec]:
+def external_assets(mode: str) -> list[dg.AssetSpec]:
     """What others write: lineage starts here."""
+    tags = {MODE_TAG: mode}
     return [
         dg.AssetSpec(
             "raw_usage",
             group_name=GROUP,
-            kinds={"dynamodb"},
+            kinds={"dynamodb", mode},
+            tags=tags,
             description=(
                 "Raw usage rows, as the seller's services write them into the table `USAGE_TABLE`: at most one a "
                 "second for each licence, account and dimension. A row with `meteringPending` waits to be metered."
@@ -42,7 +45,8 @@ def external_assets() -> list[dg.AssetSpec]:
         dg.AssetSpec(
             "subscribers",
             group_name=GROUP,
-            kinds={"dynamodb"},
+            kinds={"dynamodb", mode},
+            tags=tags,
             description=(
                 "Who may be billed, in the table `SUBSCRIBERS_TABLE`: which product a licence is of, and which "
                 "licences are deprovisioning."
@@ -57,13 +61,13 @@ def hourly_assets(mode: str) -> list[dg.AssetsDefinition]:
     def about(text: str) -> str:
         return f"{text}\n\n**Mode: {mode}** (`METERING_MODE`)."
 
-    tags = {"metering/mode": mode}
+    tags = {MODE_TAG: mode}
 
     @dg.graph_asset(
         group_name=GROUP,
         partitions_def=HOURS,
         ins={"raw_usage": dg.AssetIn(dagster_type=dg.Nothing)},
-        kinds={"dynamodb"},
+        kinds={"dynamodb", mode},
         owners=OWNERS,
         tags=tags,
         description=about(
@@ -81,7 +85,7 @@ def hourly_assets(mode: str) -> list[dg.AssetsDefinition]:
             "pending_usage": dg.AssetIn(dagster_type=dg.Nothing),
             "raw_usage": dg.AssetIn(dagster_type=dg.Nothing),
         },
-        kinds={"dynamodb"},
+        kinds={"dynamodb", mode},
         owners=OWNERS,
         tags=tags,
         description=about(
@@ -99,7 +103,7 @@ def hourly_assets(mode: str) -> list[dg.AssetsDefinition]:
             "aggregated_usage": dg.AssetIn(dagster_type=dg.Nothing),
             "subscribers": dg.AssetIn(dagster_type=dg.Nothing),
         },
-        kinds={"aws"},
+        kinds={"aws", mode},
         owners=OWNERS,
         tags=tags,
         description=about(

@@ -15,6 +15,7 @@ from metering_dagster.metering.tables import Slice, Tables
 from metering_dagster.settings import Mode, Settings
 
 if TYPE_CHECKING:
+    from metering_dagster.aws import Clients
     from metering_dagster.metering.marketplace import Marketplace
     from metering_dagster.metering.quota import Quota
     from metering_dagster.metering.submission import Submitter
@@ -34,21 +35,27 @@ class Deployment:
         return mode
 
     @cached_property
+    def clients(self) -> "Clients":
+        """The AWS clients, of one session."""
+        from metering_dagster.aws import Clients
+
+        return Clients(self.settings)
+
+    @cached_property
     def tables(self) -> Tables:
         """The three tables and what holds for every visit."""
-        from metering_dagster.aws import dynamodb_client
         from metering_dagster.metering.aggregated_table import AggregatedTable
         from metering_dagster.metering.subscribers_table import SubscribersTable
         from metering_dagster.metering.usage_table import UsageTable
 
         settings, mode = self.settings, self.mode
-        client = dynamodb_client(settings)
+        client = self.clients.dynamodb()
         usage = UsageTable(client, str(settings.usage_table))
         return Tables(
             usage=usage,
             aggregated=AggregatedTable(client, str(settings.aggregated_usage_table), usage, settings.quantities),
             subscribers=SubscribersTable(
-                dynamodb_client(settings, settings.subscribers_table_region), str(settings.subscribers_table)
+                self.clients.dynamodb(settings.subscribers_table_region), str(settings.subscribers_table)
             ),
             quantities=settings.quantities,
             clock=settings.now,
@@ -58,10 +65,9 @@ class Deployment:
     @cached_property
     def marketplace(self) -> "Marketplace":
         """The Metering API of the SDK's own Region."""
-        from metering_dagster.aws import metering_client
         from metering_dagster.metering.marketplace import Marketplace
 
-        return Marketplace(metering_client(self.settings), self.settings.quantities)
+        return Marketplace(self.clients.metering(), self.settings.quantities)
 
     @cached_property
     def quota(self) -> "Quota":

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from metering_dagster import hours
-from metering_dagster.metering.aggregation import Aggregation, settle_rows
+from metering_dagster.metering.aggregation import Aggregation, settle_group
 from metering_dagster.metering.reasons import RawStatus, Reason
 from metering_dagster.metering.rows import GroupKey, RawRow, group_of, key_fault
 from metering_dagster.metering.tables import Slice, Tables
@@ -99,7 +99,7 @@ def _mend(tables: Tables, part: Slice, odd: Sequence[IndexedRow], report: Discov
     committed = tables.aggregated.committed(list(misfiled))
     for key, rows in misfiled.items():
         if key in committed:
-            settle_rows(tables, key, {row.sort_key for row in rows}, committed[key], report.settled)
+            settle_group(tables, key, committed[key], report.settled)
         else:
             ends += _places(key, rows, now)
     _write(tables, ends, report)

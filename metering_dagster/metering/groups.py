@@ -118,7 +118,7 @@ def judge_pending(
     A legacy group is one buyer's: rows that name different customers under one key are all faulty.
     """
     judged = [(row, judge(row, quantities)) for row in rows if row.pending is not None]
-    if key.is_legacy and len({row.customer_identifier for row, _ in judged} - {None}) > 1:
+    if key.is_legacy and len({str(row.customer_identifier) for row, _ in judged if row.customer_identifier}) > 1:
         judged = [(row, Reason.SORT_KEY_MISMATCH) for row, _ in judged]
     bad = tuple((row, found) for row, found in judged if isinstance(found, Reason))
     return bad, tuple(found for _, found in judged if isinstance(found, Usage))
@@ -126,7 +126,7 @@ def judge_pending(
 
 def _revivable(row: RawRow, quantities: Quantities) -> Usage | None:
     """The usage of a row that is no bad row by itself, but was rejected with its whole group."""
-    if row.reason not in GROUP_REASONS:
+    if not isinstance(row.reason, str) or row.reason not in GROUP_REASONS:  # any type may be stored there
         return None
     found = judge(row, quantities)
     return found if isinstance(found, Usage) else None
@@ -179,18 +179,20 @@ def _size_fault(aggregate: Aggregate, quantities: Quantities) -> Reason | None:
         return Reason.QUANTITY_TOO_LARGE
     if len(aggregate.allocations or ()) > MAX_ALLOCATIONS:
         return Reason.TOO_MANY_ALLOCATIONS
-    return Reason.AGGREGATE_TOO_LARGE if item_bytes(aggregate) > MAX_ITEM_BYTES else None
+    return Reason.AGGREGATE_TOO_LARGE if item_bytes(aggregate, quantities) > MAX_ITEM_BYTES else None
 
 
-def item_bytes(aggregate: Aggregate) -> int:
+def item_bytes(aggregate: Aggregate, quantities: Quantities = Quantities.DECIMAL) -> int:
     """How large the aggregate's item is as DynamoDB counts: UTF-8 text and names, 3 bytes for each list or map and
     1 for each of its members; rounded up by the attributes that are yet to come.
     """
     key = aggregate.key
+    decimal = quantities is Quantities.DECIMAL
+    name = "AllocatedUsageQuantityAsDecimal" if decimal else "AllocatedUsageQuantity"
     texts = (key.license_arn, key.prefix, key.account, key.dimension, aggregate.customer_identifier or "")
     size = _ITEM_OVERHEAD + sum(len(text.encode()) for text in texts)
     for allocation in aggregate.allocations or ():
-        size += 1 + 3 + 1 + len("AllocatedUsageQuantityAsDecimal") + len(number_text(allocation.quantity))
+        size += 1 + 3 + 1 + len(name) + len(number_text(allocation.quantity)) + (not decimal)
         if allocation.tags:
             size += 1 + len("Tags") + 3
         for key_text, value in allocation.tags:

@@ -32,6 +32,9 @@ _TRANSIENT_CODES = frozenset({
     "InternalFailure", "RequestTimeout", "RequestTimeoutException",
 })  # fmt: skip
 _SERVER_FAULT = 500
+_STATUSES = {
+    status.value: status for status in (RecordStatus.SUCCESS, RecordStatus.NOT_SUBSCRIBED, RecordStatus.DUPLICATE)
+}
 
 
 class Trouble(Enum):
@@ -55,7 +58,10 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a call that went through said. A record in neither list of the answer counts as unprocessed."""
+    """What a call that went through said.
+
+    A record in neither list of the answer counts as unprocessed, and so does one with a status that nobody knows.
+    """
 
     results: tuple[Result, ...]
     unprocessed: tuple[Aggregate, ...]
@@ -103,9 +109,9 @@ class Marketplace:
         waiting = {identity(record): aggregate for record, aggregate in zip(records, batch.records, strict=True)}
         results = []
         for result in answer.get("Results", []):
-            aggregate = waiting.pop(identity(result["UsageRecord"]), None)
-            if aggregate is not None:
-                status = RecordStatus(result["Status"])
+            status = _STATUSES.get(result["Status"])
+            aggregate = waiting.pop(identity(result["UsageRecord"]), None) if status else None
+            if status is not None and aggregate is not None:
                 results.append(Result(aggregate, status, result.get("MeteringRecordId", "")))
         return Answer(tuple(results), tuple(waiting.values()))
 

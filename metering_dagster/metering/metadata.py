@@ -32,16 +32,20 @@ def of_discovery(mode: str, found: "Discovery") -> Metadata:
         "groups": dg.MetadataValue.int(found.groups),
         "licences": dg.MetadataValue.int(found.licences),
         "pending_aggregates": dg.MetadataValue.int(found.aggregates),
-        "rejected_rows": dg.MetadataValue.int(found.rejected.total()),
+        "rejected_rows": dg.MetadataValue.int(found.rejected.total() + found.settled.rejected.total()),
         "refiled_rows": dg.MetadataValue.int(found.refiled.total()),
         "expired_rows": dg.MetadataValue.int(found.expired),
         "late_rows": dg.MetadataValue.int(found.settled.late_rows),
+        "late_quantity": _quantity(found.settled.late),
+        "over_billed_quantity": _quantity(found.settled.over_billed),
+        "cleaned_rows": dg.MetadataValue.int(found.settled.cleaned),
     }
-    if found.changed:
-        shown["changed_meanwhile"] = dg.MetadataValue.int(found.changed)
-    return (
-        shown | _table("rejected", "reason", "rows", found.rejected) | _table("refiled", "hour", "rows", found.refiled)
-    )
+    changed = found.changed + len(found.settled.unsettled)
+    if changed:
+        shown["changed_meanwhile"] = dg.MetadataValue.int(changed)
+    rejected = found.rejected + found.settled.rejected
+    shown |= _table("rejected", "reason", "rows", rejected) | _table("refiled", "hour", "rows", found.refiled)
+    return shown | _notes(found.settled.notes)
 
 
 def of_aggregation(mode: str, done: "Aggregation") -> Metadata:

@@ -110,9 +110,7 @@ class _Told:
 def discover_pending(context: dg.OpExecutionContext, config: HourConfig, hour: str, licences: Licences) -> None:
     """Survey what is pending for the hour."""
     with _Told():
-        deployment = _deployment(context)
-        part = _slice(context, deployment, config, hour, licences)
-        closed = _closed_hour(deployment, part)
+        deployment, part, closed = _visit(context, config, hour, licences)
         if closed:
             context.add_output_metadata(metadata.of_closed_hour(deployment.mode, closed))
             return
@@ -132,9 +130,7 @@ def discover_pending(context: dg.OpExecutionContext, config: HourConfig, hour: s
 def aggregate_groups(context: dg.OpExecutionContext, config: HourConfig, hour: str, licences: Licences) -> None:
     """Fold and commit the hour's groups."""
     with _Told():
-        deployment = _deployment(context)
-        part = _slice(context, deployment, config, hour, licences)
-        closed = _closed_hour(deployment, part)
+        deployment, part, closed = _visit(context, config, hour, licences)
         if closed:
             context.add_output_metadata(metadata.of_closed_hour(deployment.mode, closed))
             return
@@ -146,8 +142,9 @@ def aggregate_groups(context: dg.OpExecutionContext, config: HourConfig, hour: s
         shown = metadata.of_aggregation(deployment.mode, done)
         if done.unsettled:
             raise dg.Failure(
-                f"{len(done.unsettled)} groups of {hour} changed each time they were read and are still pending, the "
-                f"first: {done.unsettled[0]}. Everything else was committed; run the hour again.",
+                f"{len(done.unsettled)} groups of {hour} are still pending: their rows changed each time they were "
+                f"read, or DynamoDB refuses an item of theirs. The first: {done.unsettled[0]}. Everything else was "
+                "done; run the hour again.",
                 metadata=shown,
             )
         context.add_output_metadata(shown)
@@ -163,9 +160,7 @@ def aggregate_groups(context: dg.OpExecutionContext, config: HourConfig, hour: s
 def plan_submissions(context: dg.OpExecutionContext, config: HourConfig, hour: str, licences: Licences) -> Plan:
     """Count what can be submitted, and reject what cannot."""
     with _Told():
-        deployment = _deployment(context)
-        part = _slice(context, deployment, config, hour, licences)
-        closed = _closed_hour(deployment, part)
+        deployment, part, closed = _visit(context, config, hour, licences)
         if closed:
             return Plan(hour, 0, {}, (), closed)
         from metering_dagster.metering.submission import Submission, pending_windows, reject_unsendable
@@ -225,7 +220,8 @@ def record_submissions(context: dg.OpExecutionContext, submitted: Submitted) -> 
     with _Told():
         failure = left_pending(submitted)
         if failure is not None:
-            raise dg.Failure(str(failure), metadata=shown, allow_retries=submission.caller is None)
+            # This step alone, run again, would only say it again.
+            raise dg.Failure(str(failure), metadata=shown, allow_retries=False)
     context.add_output_metadata(shown)
 
 
@@ -239,8 +235,8 @@ def left_pending(submitted: Submitted) -> LeftPendingError | None:
     done = f"{billed} records were billed in this run, and nothing was rejected for this."
     if submission.caller is not None:
         what = (
-            "AWS refuses the caller of aws-marketplace:BatchMeterUsage in this Region. Allow the action, renew the "
-            "credentials, or run in a Region that offers the API; then run the hour again."
+            f"AWS refuses the caller of aws-marketplace:BatchMeterUsage in {submission.where}. Allow the action, renew "
+            "the credentials, or run in a Region that offers the API; then run the hour again."
         )
     else:
         what = "They stay pending; the next tick sends them again."
@@ -256,15 +252,20 @@ def _deployment(context: dg.OpExecutionContext) -> "Deployment":
     return deployment
 
 
-def _slice(
-    context: dg.OpExecutionContext, deployment: "Deployment", config: HourConfig, hour: str, licences: Licences
-) -> "Slice":
-    """The slice that a run is about, if it may be metered; a flush (`licences`) knows no lock."""
-    start = hours.parse_bucket(hour)
+def _visit(
+    context: dg.OpExecutionContext, config: HourConfig, hour: str, licences: Licences
+) -> tuple["Deployment", "Slice", str | None]:
+    """What a step works with, if the hour may be metered; and, of one past its window, why nothing is to be done.
+
+    A flush (`licences`) knows no lock.
+    """
+    deployment = _deployment(context)
     if licences is None:
         settings = deployment.settings
+        start = hours.parse_bucket(hour)
         refuse_open_hour(start, settings.now(), settings.lock_hours, ignore_lock=config.ignore_lock)
-    return _part(context, deployment, hour, licences)
+    part = _part(context, deployment, hour, licences)
+    return deployment, part, _closed_hour(deployment, part)
 
 
 def _part(context: dg.OpExecutionContext, deployment: "Deployment", hour: str, licences: Licences) -> "Slice":

@@ -28,6 +28,7 @@ class PendingIndex:
         request = self._request(bucket, license_arn) | {"ProjectionExpression": attributes}
         with Explained(self.client, self.table, self.shape):
             for answer in dynamodb.answers(self.client.query, **request):
+                self._check(answer["Items"])
                 yield answer["Items"]
 
     def count(self, bucket: str) -> int:
@@ -35,6 +36,13 @@ class PendingIndex:
         request = self._request(bucket, None) | {"Select": "COUNT"}
         with Explained(self.client, self.table, self.shape):
             return sum(answer["Count"] for answer in dynamodb.answers(self.client.query, **request))
+
+    def _check(self, items: Sequence[Item]) -> None:
+        """An index always carries its table's keys: where ours are missing, it is a table of another kind."""
+        if items and self.shape.range_key not in items[0]:
+            error = dynamodb.shape_error(self.client, self.table, self.shape)
+            if error is not None:
+                raise error
 
     def _request(self, bucket: str, license_arn: str | None) -> dict[str, Any]:
         condition, values = f"{HASH_KEY} = :hour", {":hour": {"S": bucket}}

@@ -15,8 +15,8 @@ from typing import Any
 
 from metering_dagster.metering.reasons import Reason
 
-EXACT = Context(prec=80, traps=[InvalidOperation, Inexact, Overflow])
-"""DynamoDB's numbers have 38 digits; 80 hold any sum and product of this project without rounding."""
+EXACT = Context(prec=320, traps=[InvalidOperation, Inexact, Overflow])
+"""DynamoDB's numbers lie between 1E-130 and 1E+126: 320 digits hold any sum of them without rounding."""
 MAX_DECIMALS = 6
 MAX_ALLOCATIONS = 2500
 MAX_TAGS = 5
@@ -56,7 +56,7 @@ Allocations = tuple[Allocation, ...]
 
 def number_text(value: Decimal) -> str:
     """The shortest plain decimal: `10`, `0.5`, never `1E+1` or `0.50`. It is what QuantityAsDecimal takes."""
-    text = format(value, "f")
+    text = format(value or Decimal(0), "f")  # -0 is 0
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
@@ -88,7 +88,8 @@ def number_fault(value: object, quantities: Quantities) -> Reason | None:
 
 def _has_decimals(value: Decimal, most: int) -> bool:
     """Whether the value needs at most so many decimals; `5.0` needs none."""
-    return EXACT.remainder(EXACT.scaleb(value, most), Decimal(1)) == 0
+    scaled = EXACT.scaleb(value, most)
+    return scaled == scaled.to_integral_value()
 
 
 def read_allocations(raw: object, quantity: Decimal, quantities: Quantities) -> Allocations | Reason:

@@ -68,11 +68,11 @@ def judge_aggregate(stored: StoredAggregate, now: datetime, quantities: Quantiti
     assert isinstance(stored.quantity, Decimal)  # number_fault has looked
     allocations: Allocations | None = None
     if stored.allocations is not None:
+        if has_repeated_tag_set(stored.allocations, quantities):
+            return Reason.MALFORMED_ALLOCATIONS
         read = read_allocations(stored.allocations, stored.quantity, quantities)
         if isinstance(read, Reason):
             return read
-        if has_repeated_tag_set(stored.allocations, quantities):
-            return Reason.MALFORMED_ALLOCATIONS
         allocations = read
     identifier = str(stored.customer_identifier) if key.is_legacy and stored.customer_identifier else None
     aggregate = Aggregate(key, stored.quantity, allocations, identifier)

@@ -9,13 +9,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Any
+from typing import Any, NamedTuple
 
 from metering_dagster import hours
 from metering_dagster.metering.quantities import Allocations, Quantities, number_fault, read_allocations
 from metering_dagster.metering.reasons import RawStatus, Reason
 
-_TIMESTAMP = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}")
+_TIMESTAMP = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]")
+"""Hours by name, for some versions of Python read 24:00:00 as the next day's 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +33,8 @@ class RawRow:
     customer_identifier: object = None
     pending: str | None = None
     """`meteringPending`: present means pending, whatever the status says."""
-    status: str | None = None
-    reason: str | None = None
+    status: object = None
+    reason: object = None
     stored: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
     """For the store alone: the content as it was read, on which its conditional writes hang."""
 
@@ -68,8 +69,7 @@ class GroupKey:
         return not self.license_arn.startswith("arn:")
 
 
-@dataclass(frozen=True, slots=True)
-class SortKey:
+class SortKey(NamedTuple):
     """The three parts of a raw row's sort key; the timestamp as text, for it may be none."""
 
     account: str
@@ -92,7 +92,7 @@ def parse_timestamp(text: str) -> datetime | None:
     if not _TIMESTAMP.fullmatch(text):
         return None
     try:
-        return datetime.strptime(text, "%Y-%m-%dT%H:%M:%S").replace(tzinfo=UTC)
+        return datetime.fromisoformat(text).replace(tzinfo=UTC)
     except ValueError:
         return None
 
@@ -110,13 +110,19 @@ def key_fault(
     sort_key: str, account: object = None, dimension: object = None, timestamp: object = None
 ) -> Reason | None:
     """What is wrong with the row's key, by itself or beside the attributes; an absent attribute contradicts nothing."""
+    found = _read_key(sort_key, account, dimension, timestamp)
+    return found if isinstance(found, Reason) else None
+
+
+def _read_key(sort_key: str, account: object, dimension: object, timestamp: object) -> datetime | Reason:
+    """The instant that the key names, or what is wrong with the key."""
     parts = parse_sort_key(sort_key)
     if parts is None:
         return Reason.MALFORMED_SORT_KEY
-    stored = ((account, parts.account), (dimension, parts.dimension), (timestamp, parts.timestamp))
-    if any(attribute is not None and attribute != part for attribute, part in stored):
-        return Reason.SORT_KEY_MISMATCH
-    return Reason.MALFORMED_TIMESTAMP if parse_timestamp(parts.timestamp) is None else None
+    for attribute, part in ((account, parts.account), (dimension, parts.dimension), (timestamp, parts.timestamp)):
+        if attribute is not None and attribute != part:
+            return Reason.SORT_KEY_MISMATCH
+    return parse_timestamp(parts.timestamp) or Reason.MALFORMED_TIMESTAMP
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,12 +138,12 @@ class Usage:
 
 def judge(row: RawRow, quantities: Quantities) -> Usage | Reason:
     """The usage that a row states, or the first of its faults (domain: reason codes)."""
-    fault = key_fault(row.sort_key, row.account, row.dimension, row.timestamp) or number_fault(row.quantity, quantities)
+    instant = _read_key(row.sort_key, row.account, row.dimension, row.timestamp)
+    if isinstance(instant, Reason):
+        return instant
+    fault = number_fault(row.quantity, quantities)
     if fault is not None:
         return fault
-    parts = parse_sort_key(row.sort_key)
-    instant = parse_timestamp(parts.timestamp) if parts else None
-    assert instant is not None  # key_fault has looked
     assert isinstance(row.quantity, Decimal)  # number_fault has looked
     allocations = None
     if row.allocations is not None:

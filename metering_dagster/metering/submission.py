@@ -14,7 +14,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING
 
 from metering_dagster import hours
-from metering_dagster.errors import CallerError, UnreachableError
+from metering_dagster.errors import CallerError, TableError, UnreachableError
 from metering_dagster.masking import mask
 from metering_dagster.metering.aggregation import name_of
 from metering_dagster.metering.batches import Batch, Lane, Products, cut_batches
@@ -64,6 +64,8 @@ class Submission:
     warnings: list[str] = field(default_factory=list)
     caller: str | None = None
     """Why AWS refused the caller itself, if it did."""
+    where: str = ""
+    """The Region and endpoint that were called."""
 
 
 class Submitter:
@@ -82,7 +84,7 @@ class Submitter:
         """`sends` is False in dry-run mode: records end as `DryRunSubmitted` and nothing is called."""
         self.tables, self.marketplace, self.quota = tables, marketplace, quota
         self.default_product, self.sends, self.pause = default_product, sends, pause
-        self.report = Submission()
+        self.report = Submission(where=marketplace.where)
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._stopped_because = ""
@@ -113,20 +115,23 @@ class Submitter:
         now = self.tables.clock()
         self.report.records += len(window)
         good = reject_unsendable(self.tables, window, self.report)
-        products = Products(self._product_codes(good), self.default_product)
+        codes = self._product_codes(good)
+        # Where nobody can be asked, a licence may be of another product than the default one: it goes by itself.
+        products = Products({}) if codes is None else Products(codes, self.default_product)
         batches = cut_batches(good, products, frozenset(part.expiries or ()), now, self.tables.quantities)
         self.report.unknown_products += sum(len(batch.records) for batch in batches if batch.lane is Lane.LICENSE)
         return batches
 
-    def _product_codes(self, aggregates: Iterable[Aggregate]) -> dict[tuple[str, str], str]:
+    def _product_codes(self, aggregates: Iterable[Aggregate]) -> dict[tuple[str, str], str] | None:
+        """The products that the subscribers table names; None where it cannot be asked."""
         buyers = {(a.key.license_arn, a.key.account) for a in aggregates if not a.key.is_legacy}
         try:
             return self.tables.subscribers.product_codes(buyers)
-        except (UnreachableError, CallerError) as error:
-            # Nothing is lost without the codes, only calls: where the product is not known, one licence a call.
+        except (UnreachableError, CallerError, TableError) as error:
+            # Nothing is lost without the codes, only calls: one licence a call.
             if not self.report.warnings:
-                self.report.warnings.append(f"Product codes could not be looked up. {error}")
-            return {}
+                self.report.warnings.append(f"Product codes could not be looked up: one licence a call. {error}")
+            return None
 
     def _run(self, batch: Batch) -> None:
         """See one batch through: send, record, send again, halve."""

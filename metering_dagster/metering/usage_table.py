@@ -4,6 +4,7 @@ Belongs here: its keys and attributes, reading pending rows and groups, writing 
 still what was read. Does not: what is wrong with a row, what becomes of a group (rows, groups).
 """
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -37,13 +38,15 @@ SHAPE = TableShape(
 _HASH, _RANGE = SHAPE.hash_key, SHAPE.range_key
 _CONTENT = ("quantity", "usageAllocations", "customerIdentifier", "meteringPending")
 """What a row's end hangs on: as long as these are what was read, the row is what was judged."""
-_NAMES = {f"#{name}": name for name in _CONTENT}
+_IDENTITY = ("customerAWSAccountId", "dimension", "timestamp")
+"""What a rejection hangs on as well, for it may be these that contradict the key, and be mended meanwhile."""
+_IN_WORDS = {"timestamp": "#t"}
 _READ = {
     "ProjectionExpression": "licenseArn, customerAWSAccountId_dimension_timestamp, customerAWSAccountId, dimension, "
     "#t, quantity, usageAllocations, customerIdentifier, meteringPending, meteringStatus, meteringStatusReason",
     "ExpressionAttributeNames": {"#t": "timestamp"},
 }
-_ACTION_BYTES = 900
+_ACTION_BYTES = 1200
 """What an action sends beside its keys and values, from above."""
 
 
@@ -135,29 +138,30 @@ class UsageTable:
 
     def _end_action(self, end: RowEnd, stamp: Item) -> Action:
         conditions, values = [], {":now": stamp}
-        for name in _CONTENT:
+        names = _CONTENT + _IDENTITY if end.status is RawStatus.REJECTED else _CONTENT
+        for name in names:
             if name in end.row.stored:
-                conditions.append(f"#{name} = :{name}")
+                conditions.append(f"{_IN_WORDS.get(name, name)} = :{name}")
                 values[f":{name}"] = end.row.stored[name]
             else:
-                conditions.append(f"attribute_not_exists(#{name})")
+                conditions.append(f"attribute_not_exists({_IN_WORDS.get(name, name)})")
         if end.status is not None:
-            update = "SET meteringStatus = :s, meteringStatusReason = :r, updatedAt = :now REMOVE #meteringPending"
+            update = "SET meteringStatus = :s, meteringStatusReason = :r, updatedAt = :now REMOVE meteringPending"
             values |= {":s": {"S": end.status.value}, ":r": {"S": end.reason}}
         else:
-            update = "SET #meteringPending = :p, updatedAt = :now REMOVE meteringStatus, meteringStatusReason"
+            update = "SET meteringPending = :p, updatedAt = :now REMOVE meteringStatus, meteringStatusReason"
             values[":p"] = {"S": end.pending}
-        return {
-            "Update": {
-                "TableName": self.name,
-                "Key": {_HASH: {"S": end.row.license_arn}, _RANGE: {"S": end.row.sort_key}},
-                "UpdateExpression": update,
-                # Where TTL or the seller deleted the row, nothing brings it back: it must exist.
-                "ConditionExpression": " AND ".join(["attribute_exists(licenseArn)", *conditions]),
-                "ExpressionAttributeNames": _NAMES,
-                "ExpressionAttributeValues": values,
-            }
+        action: dict[str, Any] = {
+            "TableName": self.name,
+            "Key": {_HASH: {"S": end.row.license_arn}, _RANGE: {"S": end.row.sort_key}},
+            "UpdateExpression": update,
+            # Where TTL or the seller deleted the row, nothing brings it back: it must exist.
+            "ConditionExpression": " AND ".join(["attribute_exists(licenseArn)", *conditions]),
+            "ExpressionAttributeValues": values,
         }
+        if end.status is RawStatus.REJECTED:
+            action["ExpressionAttributeNames"] = {alias: name for name, alias in _IN_WORDS.items()}
+        return {"Update": action}
 
     def _explained(self) -> dynamodb.Explained:
         return dynamodb.Explained(self.client, self.name, SHAPE)
@@ -176,9 +180,10 @@ def _row(item: Item) -> RawRow:
         pending=value(item, "meteringPending"),
         status=value(item, "meteringStatus"),
         reason=value(item, "meteringStatusReason"),
-        stored={name: item[name] for name in _CONTENT if name in item},
+        stored={name: item[name] for name in _CONTENT + _IDENTITY if name in item},
     )
 
 
 def _stored_bytes(stored: Item) -> int:
-    return len(repr(stored["usageAllocations"])) if "usageAllocations" in stored else 0
+    """The allocations' share of an action, from above: escaped JSON is never shorter than UTF-8."""
+    return len(json.dumps(stored["usageAllocations"], default=repr)) if "usageAllocations" in stored else 0

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from metering_dagster.errors import UnreachableError
 from metering_dagster.hours import LAST_CALL_OFFSET, bucket, hour_at_offset, offset_of, parse_bucket
-from metering_dagster.local import sample as sample_module
-from metering_dagster.local.sample import SORT_KEY, Kind, generate, load
+from metering_dagster.local import loading
+from metering_dagster.local.loading import load
+from metering_dagster.local.sample import SORT_KEY, Kind, generate
 
 NOW = datetime(2026, 11, 28, 10, 20, 30, tzinfo=UTC)
 EDGES = [
@@ -274,8 +275,8 @@ class StubbornTable:
 
 @pytest.fixture
 def _no_pauses(monkeypatch):
-    monkeypatch.setattr(sample_module, "WRITERS", 1)
-    monkeypatch.setattr(sample_module.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(loading, "WRITERS", 1)
+    monkeypatch.setattr(loading.time, "sleep", lambda seconds: None)
 
 
 @pytest.mark.usefixtures("_no_pauses")

@@ -16,7 +16,7 @@ import boto3
 import pytest
 
 from metering_dagster.dynamodb import shape_faults
-from metering_dagster.local import sample, stack
+from metering_dagster.local import loading, sample, stack
 from metering_dagster.local.sandbox.client import SandboxClient
 from metering_dagster.local.stack import LocalStack, StackError, create_tables, running_stack
 from metering_dagster.metering import aggregated_table, subscribers_table, usage_table
@@ -104,11 +104,11 @@ def test_sample_arrives_whole_and_the_sandbox_learns_of_it(running):
     told = sample.generate(NOW)
     with closing(running.dynamodb()) as client:
         before = client.scan(TableName=stack.USAGE_TABLE, Select="COUNT")["Count"]
-        assert sample.load(client, stack.USAGE_TABLE, told.rows) == len(told.rows)
+        assert loading.load(client, stack.USAGE_TABLE, told.rows) == len(told.rows)
         assert client.scan(TableName=stack.USAGE_TABLE, Select="COUNT")["Count"] - before == len(told.rows)
-        sample.load_subscribers(client, stack.SUBSCRIBERS_TABLE, told.subscribers)
+        loading.load_subscribers(client, stack.SUBSCRIBERS_TABLE, told.subscribers)
         assert client.scan(TableName=stack.SUBSCRIBERS_TABLE, Select="COUNT")["Count"] == len(told.subscribers)
-    sample.configure_sandbox(running, told)
+    loading.configure_sandbox(running, told)
     world = SandboxClient(running.sandbox_url).configure()
     assert world["licenses"] == told.licenses
     assert set(world["products"]) == set(told.products)

@@ -1,0 +1,58 @@
+# The habits of the house. `make` alone explains them.
+.DEFAULT_GOAL := help
+PYTHON ?= $(firstword $(foreach v,python3.11 python3.12 python3.13 python3.14 python3,$(shell command -v $(v) 2>/dev/null)))
+UV := uv==0.13.9
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: help demo ui test lint format bench lock clean
+
+help:  ## What can be made
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+# One environment, from the lock, with hashes. Bytecode is compiled, or every run's process would pay for it.
+$(READY): requirements.lock pyproject.toml
+	@test -n "$(PYTHON)" || { echo "No Python found: install Python 3.11 or newer, or say make PYTHON=/path/to/python."; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Python 3.11 or newer is needed; $(PYTHON) is $$($(PYTHON) -V). Say make PYTHON=/path/to/python."; exit 1; }
+	@echo "Installing into .venv (about a minute, once) ..."
+	@$(PYTHON) -m venv --clear .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check $(UV)
+	@VIRTUAL_ENV=$(CURDIR)/.venv $(BIN)/uv pip install --quiet --compile-bytecode --require-hashes -r requirements.lock
+	@VIRTUAL_ENV=$(CURDIR)/.venv $(BIN)/uv pip install --quiet --no-deps --no-build-isolation -e .
+	@touch $(READY)
+
+demo: $(READY)  ## Meter a sample day on an embedded stack, and check the bill to the last unit
+	@$(BIN)/metering-dagster demo
+
+ui: $(READY)  ## Dagster's UI on the instance of the demo
+	@mkdir -p .dagster_home && ln -sfn ../dagster.yaml .dagster_home/dagster.yaml
+	@DAGSTER_HOME=$(CURDIR)/.dagster_home $(BIN)/dagster dev
+
+test: $(READY)  ## Rules, stores, Dagster in one process: no server, no Java
+	@$(BIN)/python -m pytest -q -m "not services"
+
+test-services: $(READY)  ## What needs a server of its own
+	@$(BIN)/python -m pytest -q -m services; code=$$?; test $$code -eq 5 && echo "no service tests yet" || exit $$code
+
+test-all: test test-services  ## Both
+
+lint: $(READY)  ## ruff, mypy, import-linter
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+format: $(READY)  ## Put the code into the house's form
+	@$(BIN)/ruff check --fix-only --quiet .
+	@$(BIN)/ruff format .
+
+bench: $(READY)  ## Requests and CPU for each raw row
+	@$(BIN)/python -m benchmarks.rows
+
+lock: $(READY)  ## Renew requirements.lock from pyproject.toml
+	@$(BIN)/uv pip compile pyproject.toml --extra local --extra dev --universal --python-version 3.11 \
+	  --generate-hashes --no-emit-index-url --no-strip-extras --no-header --quiet --upgrade -o requirements.lock
+
+clean:  ## Remove what was installed and kept
+	@rm -rf .venv .dagster_home .metering .tmp_dagster_home_*

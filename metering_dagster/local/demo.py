@@ -1,0 +1,168 @@
+"""The rehearsal behind `metering-dagster demo`: a day of usage through the real pipeline, and its balance.
+
+Belongs here: the order of stack, sample, runs and balance. Does not: how anything is shown (cli), the sums (balance).
+"""
+
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+
+from metering_dagster import dynamodb, hours
+from metering_dagster.errors import SettingsError
+from metering_dagster.local import loading
+from metering_dagster.local.balance import Balance, GroupKey, RowKey, row_key, strike_balance
+from metering_dagster.local.home import dagster_home
+from metering_dagster.local.sample import SORT_KEY, Kind, Sample, SampleRow, generate
+from metering_dagster.local.sandbox.client import SandboxClient
+from metering_dagster.local.stack import (
+    AGGREGATED_USAGE_TABLE,
+    SUBSCRIBERS_TABLE,
+    USAGE_TABLE,
+    LocalStack,
+    create_tables,
+    running_stack,
+)
+
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb import DynamoDBClient
+
+OFFSETS = range(hours.LAST_OFFSET, hours.FIRST_OFFSET - 1, -1)
+"""Oldest first: what is about to leave its window goes first."""
+
+Progress = Callable[[str, int, int], None]
+"""Told what is being done, how much of it is done, and how much there is."""
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """What came of it."""
+
+    now: datetime
+    balance: Balance
+    runs: int
+    failures: tuple[str, ...]
+    """Runs that failed, in their own words."""
+
+    @property
+    def is_good(self) -> bool:
+        """Whether every run was green and everything used is accounted for."""
+        return not self.failures and self.balance.is_even
+
+
+def rehearsal_instant(real_now: datetime) -> datetime:
+    """The latest instant, up to now, whose offsets 1 to 23 are all billable and none is a month's last hour."""
+    first = hours.month_start(real_now)
+    return real_now if real_now >= first + timedelta(days=1) else first - timedelta(minutes=30)
+
+
+def check_instant(now: datetime) -> None:
+    """Refuse an instant that cannot be rehearsed."""
+    closed = [
+        hours.bucket(hour)
+        for offset in OFFSETS
+        if not hours.is_billable(hour := hours.hour_at_offset(now, offset), now)
+    ]
+    if closed:
+        raise SettingsError(
+            f"METERING_NOW={now.isoformat()} cannot be rehearsed: {len(closed)} of its last 23 hours are past their "
+            f"window ({closed[0]} and on). Nothing was started. Choose an instant after the 1st of a month."
+        )
+
+
+def rehearse(root: Path, now: datetime, progress: Progress) -> Rehearsal:
+    """Start the stack, load a sample, meter offsets 23 to 1, let late usage arrive, meter again, strike the balance.
+
+    The tables and the bill are gone afterwards; the runs stay in the Dagster instance under `root`.
+    """
+    check_instant(now)
+    sample = generate(now)
+    with tempfile.TemporaryDirectory(prefix="metering-demo-") as state:
+        progress("starting the stack", 0, 1)
+        with running_stack(Path(state), persist=False, now=now) as stack:
+            create_tables(stack)
+            client = stack.dynamodb()
+            loading.configure_sandbox(stack, sample)
+            loading.load_subscribers(client, SUBSCRIBERS_TABLE, sample.subscribers)
+            loading.load(client, USAGE_TABLE, sample.rows)
+            with _environment(stack, now, dagster_home(root)):
+                failures, runs = _meter(sample, client, progress)
+            balance = _balance(stack, client, sample)
+    return Rehearsal(now, balance, runs, tuple(failures))
+
+
+def _meter(sample: Sample, client: "DynamoDBClient", progress: Progress) -> tuple[list[str], int]:
+    from metering_dagster.definitions import build_defs
+
+    job = build_defs().resolve_job_def("meter_hour")
+    buckets = [hours.bucket(hours.hour_at_offset(sample.now, offset)) for offset in OFFSETS]
+    odd = {row.group[3] for row in (*sample.rows, *sample.later) if row.kind is Kind.MISFILED}
+    again = sorted(odd | {row.group[3] for row in sample.later})
+    total = len(buckets) + len(again)
+    failures: list[str] = []
+    with dg.DagsterInstance.get() as instance:
+        for done, bucket in enumerate([*buckets, *again]):
+            if done == len(buckets):
+                loading.load(client, USAGE_TABLE, sample.later)
+            progress(f"metering {bucket}", done, total)
+            failures += _run(job, bucket, instance)
+    progress("balance", total, total)
+    return failures, total
+
+
+def _run(job: dg.JobDefinition, bucket: str, instance: dg.DagsterInstance) -> list[str]:
+    result = job.execute_in_process(
+        partition_key=bucket,
+        instance=instance,
+        raise_on_error=False,
+        run_config={"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}},
+        tags={"metering/lane": "regular", "metering/rehearsal": "demo"},
+    )
+    if result.success:
+        return []
+    failed = [event for event in result.all_events if event.is_step_failure]
+    return [f"{bucket} {event.step_key}: {event.step_failure_data.user_failure_data}" for event in failed]
+
+
+def _balance(stack: LocalStack, client: "DynamoDBClient", sample: Sample) -> Balance:
+    everything: list[SampleRow] = [*sample.rows, *sample.later]
+    ends: dict[RowKey, Mapping[str, Any]] = {}
+    for item in _items(client, USAGE_TABLE, SORT_KEY, {row_key(row) for row in everything}):
+        ends[item["licenseArn"], item[SORT_KEY]] = item
+    groups = {row.group for row in everything}
+    aggregates: dict[GroupKey, Mapping[str, Any]] = {}
+    keys = {(licence, f"{account}#{dimension}#{hour}") for licence, account, dimension, hour in groups}
+    for item in _items(client, AGGREGATED_USAGE_TABLE, "account_dimension_hour", keys):
+        group = (item["licenseArn"], item["customerAWSAccountId"], item["dimension"], item["hourBucket"])
+        aggregates[group] = item
+    return strike_balance(sample.rows, sample.later, ends, aggregates, SandboxClient(stack.sandbox_url).bill())
+
+
+def _items(
+    client: "DynamoDBClient", table: str, range_key: str, keys: Iterable[tuple[str, str]]
+) -> Iterator[Mapping[str, Any]]:
+    typed: Sequence[dynamodb.Item] = [{"licenseArn": {"S": arn}, range_key: {"S": key}} for arn, key in sorted(keys)]
+    for item in dynamodb.batch_get(client, table, typed):
+        yield {name: dynamodb.value(item, name) for name in item}
+
+
+@contextmanager
+def _environment(stack: LocalStack, now: datetime, home: Path) -> Iterator[None]:
+    """The environment of the runs: the stack's, and nothing that a person may have set for another deployment."""
+    before = dict(os.environ)
+    for name in before:
+        if name.startswith(("METERING_", "AWS_", "BILLING_", "MARKETPLACE_")) or name == "PRODUCT_CODE":
+            del os.environ[name]
+    os.environ |= stack.environment()
+    os.environ |= {"METERING_MODE": "live", "METERING_NOW": now.isoformat(), "DAGSTER_HOME": str(home)}
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ |= before

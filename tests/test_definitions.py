@@ -1,0 +1,128 @@
+"""The project as Dagster sees it: what is there, by name."""
+
+import os
+import subprocess
+import sys
+from datetime import UTC, datetime
+
+import dagster as dg
+import pytest
+
+from metering_dagster.definitions import build_defs
+from metering_dagster.errors import SettingsError
+from metering_dagster.metering.ops import (
+    aggregate_groups,
+    discover_pending,
+    plan_submissions,
+    record_submissions,
+    submit_batches,
+)
+from metering_dagster.settings import Mode, Settings
+
+HOURLY = ["pending_usage", "aggregated_usage", "metered_usage"]
+EXTERNAL = ["raw_usage", "subscribers"]
+NOON = datetime(2026, 11, 28, 12, 20, tzinfo=UTC)
+
+
+def spec(name: str, mode: Mode | None = None) -> dg.AssetSpec:
+    return build_defs(settings=Settings(mode=mode)).resolve_asset_graph().get(dg.AssetKey(name))
+
+
+def test_definitions_load_with_an_empty_environment():
+    dg.Definitions.validate_loadable(build_defs(settings=Settings()))
+
+
+def test_the_module_loads_where_nothing_is_set():
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "METERING_"))}
+    for name in ("USAGE_TABLE", "AGGREGATED_USAGE_TABLE", "SUBSCRIBERS_TABLE", "PRODUCT_CODE"):
+        environment.pop(name, None)
+    loading = "import metering_dagster.definitions as d, sys; assert d.defs; print('boto3' in sys.modules)"
+    loaded = subprocess.run(
+        [sys.executable, "-c", loading], env=environment, capture_output=True, text=True, check=True
+    )
+    assert loaded.stdout.strip() == "False"  # the UI needs no AWS
+
+
+@pytest.mark.parametrize(("name", "value"), [
+    ("METERING_MODE", "lively"), ("METERING_LOCK_HOURS", "one"), ("METERING_QUANTITIES", "roman"),
+    ("METERING_NOW", "yesterday"),
+])  # fmt: skip
+def test_a_malformed_environment_fails_the_loading(monkeypatch, name, value):
+    monkeypatch.setenv(name, value)
+    with pytest.raises(SettingsError, match=f"{name}='{value}'"):
+        build_defs()
+
+
+def test_all_that_is_malformed_is_named_at_once(monkeypatch):
+    monkeypatch.setenv("METERING_MODE", "lively")
+    monkeypatch.setenv("METERING_LOCK_HOURS", "one")
+    with pytest.raises(SettingsError, match=r"METERING_MODE.*METERING_LOCK_HOURS"):
+        build_defs()
+
+
+def test_assets_of_an_hour_by_name():
+    graph = build_defs(settings=Settings()).resolve_asset_graph()
+    assert {key.to_user_string() for key in graph.materializable_asset_keys} >= set(HOURLY)
+    assert {key.to_user_string() for key in graph.external_asset_keys} >= set(EXTERNAL)
+    assert {name: {key.to_user_string() for key in spec(name).parent_keys} for name in HOURLY} == {
+        "pending_usage": {"raw_usage"},
+        "aggregated_usage": {"pending_usage", "raw_usage"},
+        "metered_usage": {"aggregated_usage", "subscribers"},
+    }
+
+
+@pytest.mark.parametrize("name", HOURLY + EXTERNAL)
+def test_each_asset_says_what_it_is(name):
+    node = spec(name)
+    assert node.group_name == "metering"
+    assert node.description
+    assert node.kinds & {"dynamodb", "aws"}
+
+
+@pytest.mark.parametrize("name", HOURLY)
+def test_hourly_assets_are_owned_and_partitioned_alike(name):
+    node = spec(name)
+    assert node.owners == ["team:metering"]
+    assert node.backfill_policy is None  # one run for each partition
+    hours = node.partitions_def
+    assert isinstance(hours, dg.HourlyPartitionsDefinition)
+    assert (hours.timezone, hours.fmt, hours.end_offset) == ("UTC", "%Y-%m-%dT%H", 1)
+    keys = hours.get_partition_keys(current_time=NOON)
+    assert (keys[0], keys[-1]) == ("2026-01-01T00", "2026-11-28T12")
+    assert len(keys) == len(set(keys)) == (31 + 28 + 31 + 30 + 31 + 30 + 31 + 31 + 30 + 31 + 27) * 24 + 13
+
+
+@pytest.mark.parametrize("mode", [*Mode, None])
+@pytest.mark.parametrize("name", HOURLY)
+def test_each_asset_shows_the_mode(name, mode):
+    shown = mode.value if mode else "not-set"
+    assert spec(name, mode).tags["metering/mode"] == shown
+    assert f"**Mode: {shown}**" in spec(name, mode).description
+
+
+def test_the_job_of_an_hour():
+    job = build_defs(settings=Settings()).resolve_job_def("meter_hour")
+    assert job.tags == {"metering/lane": "regular"}
+    assert job.partitions_def == spec("metered_usage").partitions_def
+    assert {key.to_user_string() for key in job.asset_layer.selected_asset_keys} == set(HOURLY)
+    assert job.executor_def is dg.in_process_executor
+
+
+def test_ops_of_an_hour_by_name():
+    ops = [discover_pending, aggregate_groups, plan_submissions, submit_batches, record_submissions]
+    assert [op.name for op in ops] == [
+        "discover_pending", "aggregate_groups", "plan_submissions", "submit_batches", "record_submissions",
+    ]  # fmt: skip
+    job = build_defs(settings=Settings()).resolve_job_def("meter_hour")
+    assert {node.name for node in job.all_node_defs} >= {op.name for op in ops}
+
+
+@pytest.mark.parametrize("op", [discover_pending, aggregate_groups, plan_submissions])
+def test_hour_and_licences_come_to_the_ops_as_inputs(op):
+    assert {"hour", "licences"} <= set(op.input_dict)
+    assert op.config_schema.default_value == {"ignore_lock": False} or not op.config_schema.is_required
+
+
+def test_resources_can_be_swapped():
+    mine = object()
+    assert build_defs(settings=Settings(), resources={"metering": mine}).resources["metering"] is mine

@@ -1,0 +1,113 @@
+"""The environment: what is missing is named by the run, what is malformed by the loading, all of it at once."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from metering_dagster.errors import SettingsError
+from metering_dagster.metering.quantities import Quantities
+from metering_dagster.settings import Mode, Settings, is_loopback, read_settings
+
+TABLES = {"USAGE_TABLE": "usage", "AGGREGATED_USAGE_TABLE": "aggregated", "SUBSCRIBERS_TABLE": "subscribers"}
+ON_LOOPBACK = {"AWS_ENDPOINT_URL": "http://127.0.0.1:4566"}
+FROZEN = {"METERING_NOW": "2026-01-31T10:30:00Z"}
+
+
+def test_an_empty_environment_loads_with_the_defaults():
+    assert read_settings({}) == Settings()
+    assert (Settings().lock_hours, Settings().quantities) == (1, Quantities.DECIMAL)
+    assert Settings().subscribers_table_region == "us-east-1"
+
+
+def test_an_empty_value_counts_as_not_set():
+    assert read_settings({"USAGE_TABLE": "", "METERING_MODE": " ", "METERING_LOCK_HOURS": "\t"}) == Settings()
+
+
+def test_every_setting_is_read():
+    settings = read_settings({
+        **TABLES, "METERING_MODE": "dry-run", "SUBSCRIBERS_TABLE_REGION": "eu-west-1", "PRODUCT_CODE": "prod",
+        "METERING_LOCK_HOURS": " 6 ", "METERING_QUANTITIES": "integer", "METERING_LEDGER_URI": "s3://b/ledger",
+    })  # fmt: skip
+    assert settings == Settings(
+        "usage", "aggregated", "subscribers", Mode.DRY_RUN, "eu-west-1", "prod", 6, Quantities.INTEGER, "s3://b/ledger"
+    )
+
+
+@pytest.mark.parametrize(("text", "hours"), [("0", 1), ("-3", 1), ("20", 20), ("48", 20)])
+def test_the_lock_is_clamped(text, hours):
+    assert read_settings({"METERING_LOCK_HOURS": text}).lock_hours == hours
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+def test_there_are_three_modes(mode):
+    assert read_settings({"METERING_MODE": mode.value}).mode is mode
+
+
+def test_all_that_is_malformed_is_named_at_once():
+    with pytest.raises(SettingsError) as error:
+        read_settings({"METERING_MODE": "Live", "METERING_LOCK_HOURS": "1.5", "METERING_QUANTITIES": "float"})
+    for words in (
+        "METERING_MODE='Live': must be one of live, dry-run, shadow",
+        "METERING_LOCK_HOURS='1.5': must be a whole number",
+        "METERING_QUANTITIES='float': must be one of decimal, integer",
+    ):
+        assert words in str(error.value)
+
+
+def test_all_that_is_missing_is_named_at_once():
+    with pytest.raises(SettingsError, match="AGGREGATED_USAGE_TABLE, SUBSCRIBERS_TABLE, METERING_MODE"):
+        read_settings({"USAGE_TABLE": "usage"}).require()
+
+
+def test_settings_that_name_tables_and_mode_are_enough():
+    settings = read_settings({**TABLES, "METERING_MODE": "live"})
+    assert settings.require() is settings
+
+
+@pytest.mark.parametrize("instant", ["2026-01-31T10:30:00Z", "2026-01-31T16:00:00+05:30"])
+def test_the_clock_is_frozen_where_every_endpoint_is_on_loopback(instant):
+    settings = read_settings({"METERING_NOW": instant, **ON_LOOPBACK})
+    assert settings.now() == datetime(2026, 1, 31, 10, 30, tzinfo=UTC)
+    assert settings.now().tzinfo is UTC
+
+
+def test_a_clock_that_is_not_frozen_goes_in_utc():
+    assert Settings().now().tzinfo is UTC
+
+
+@pytest.mark.parametrize(("text", "words"), [
+    ("yesterday", "must be an ISO-8601 instant"),
+    ("2026-01-31T10:30:00", "must name its zone"),
+    ("9999-01-01T00:00:00Z", "must not be later than the real time"),
+])  # fmt: skip
+def test_an_instant_that_is_none_or_naive_or_in_the_future_is_malformed(text, words):
+    with pytest.raises(SettingsError, match=words):
+        read_settings({"METERING_NOW": text, **ON_LOOPBACK})
+
+
+@pytest.mark.parametrize(("endpoints", "named"), [
+    ({}, "AWS_ENDPOINT_URL_DYNAMODB"),
+    ({"AWS_ENDPOINT_URL_DYNAMODB": "http://127.0.0.1:1"}, "AWS_ENDPOINT_URL_MARKETPLACE_METERING"),
+    ({**ON_LOOPBACK, "AWS_ENDPOINT_URL_DYNAMODB": "https://dynamodb.example.com"}, "AWS_ENDPOINT_URL_DYNAMODB"),
+    ({**ON_LOOPBACK, "AWS_ENDPOINT_URL_MARKETPLACE_METERING": "http://[::1"}, "AWS_ENDPOINT_URL_MARKETPLACE_METERING"),
+    ({**ON_LOOPBACK, "METERING_LEDGER_URI": "s3://b/l", "AWS_ENDPOINT_URL_S3": "https://s3.example.com"},
+     "AWS_ENDPOINT_URL_S3"),
+])  # fmt: skip
+def test_a_frozen_clock_is_refused_beside_an_endpoint_that_is_not_on_loopback(endpoints, named):
+    with pytest.raises(SettingsError, match=f"METERING_NOW is refused unless {named} is on loopback"):
+        read_settings({**FROZEN, **endpoints})
+
+
+def test_an_endpoint_that_is_not_in_use_does_not_matter_to_a_frozen_clock():
+    assert read_settings({**FROZEN, **ON_LOOPBACK, "AWS_ENDPOINT_URL_S3": "https://s3.example.com"}).frozen_now
+
+
+@pytest.mark.parametrize(("url", "loopback"), [
+    ("http://127.0.0.1:4566", True), ("http://127.8.9.1", True), ("http://[::1]:80/x", True),
+    ("http://localhost", True), ("https://LOCALHOST:1", True), ("http://localhost.example.com", False),
+    ("http://10.0.0.1", False),
+    ("http://127.0.0.1.example.com", False), ("http://127.0.0.1@example.com", False), ("127.0.0.1:4566", False),
+    ("", False), ("http://[::1", False), ("http://0.0.0.0", False),
+])  # fmt: skip
+def test_loopback_is_this_machine_alone(url, loopback):
+    assert is_loopback(url) is loopback

@@ -1,0 +1,379 @@
+"""A world to meter in: three tables on the emulator, a marketplace that bills, a clock that stands until it is moved.
+
+`world.meter(hour)` runs the job through a Dagster instance; `world.visit(hour)` calls the same use cases without it.
+Only waiting is left out (quota slots pass at once, back-off is 0); all that is read, written and sent is real.
+"""
+
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from decimal import Decimal
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+from dagster._serdes import serialize_value
+
+from metering_dagster import hours
+from metering_dagster.definitions import build_defs
+from metering_dagster.dynamodb import create_table, pages
+from metering_dagster.local.sandbox import BilledRecord, Call, Sandbox
+from metering_dagster.local.stack import LocalStack
+from metering_dagster.metering import aggregated_table, subscribers_table, usage_table
+from metering_dagster.metering.aggregation import Aggregation, aggregate
+from metering_dagster.metering.deployment import Deployment
+from metering_dagster.metering.discovery import Discovery, discover
+from metering_dagster.metering.guard import refuse_open_hour
+from metering_dagster.metering.quota import Quota
+from metering_dagster.metering.submission import Submission, Submitter
+from metering_dagster.settings import Mode, Settings
+from tests.items import ACCOUNT, DIMENSION, HOUR, LICENCE, Item, a_usage, an_aggregate, plain
+
+NOW = "2026-11-28T12:20:00Z"
+"""HOUR lies two hours back: its lock is over, its last call far."""
+LAST_CALL = "2026-11-29T08:20:00Z"
+"""HOUR lies 22 hours back."""
+_SHAPES = {
+    "usage": usage_table.SHAPE,
+    "aggregated": aggregated_table.SHAPE,
+    "subscribers": subscribers_table.SHAPE,
+}
+
+
+@dataclass
+class Clock:
+    """Stands still until it is moved."""
+
+    now: datetime
+
+
+@dataclass(frozen=True)
+class ClockedSettings(Settings):
+    """Settings whose frozen clock can be moved."""
+
+    clock: Clock = field(default_factory=lambda: Clock(datetime.fromisoformat(NOW)))
+
+    def now(self) -> datetime:
+        """The instant that the hour policy goes by."""
+        return self.clock.now
+
+
+class HurriedTime:
+    """A real clock that a sleep moves on at once: slots of the quota are reserved as ever, and nobody waits."""
+
+    def __init__(self) -> None:
+        self._skipped, self._lock = 0.0, threading.Lock()
+
+    def time(self) -> float:
+        """Seconds since 1970, and what was slept away."""
+        return time.time() + self._skipped
+
+    def sleep(self, seconds: float) -> None:
+        """Be there already."""
+        with self._lock:
+            self._skipped += seconds
+
+
+class HurriedDeployment(Deployment):
+    """A deployment that waits for nothing."""
+
+    def __init__(self, settings: Settings, pace: HurriedTime) -> None:
+        super().__init__(settings)
+        self.pace = pace
+
+    @cached_property
+    def quota(self) -> Quota:
+        """The common quota on hurried time."""
+        aggregated, pace = self.tables.aggregated, self.pace
+        return Quota(aggregated.client, aggregated.name, self.marketplace.region, clock=pace.time, sleep=pace.sleep)
+
+    def submitter(self) -> Submitter:
+        """A submission without pauses between its attempts."""
+        usual = super().submitter()
+        usual.pause = lambda attempt: 0.0
+        return usual
+
+    def close(self) -> None:
+        """End the connections."""
+        if "tables" in self.__dict__:
+            self.tables.usage.client.close()
+            self.tables.subscribers.client.close()
+        if "marketplace" in self.__dict__:
+            self.marketplace.client.close()
+
+
+@dataclass(frozen=True)
+class Visit:
+    """What the use cases of an hour reported."""
+
+    discovery: Discovery
+    aggregation: Aggregation
+    submission: Submission
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one run of `meter_hour`."""
+
+    success: bool
+    message: str
+    """The run's failure in its own words; empty if it succeeded."""
+    allows_retries: bool
+    failed_with: Mapping[str, Any]
+    """The metadata of the failure."""
+    metadata: Mapping[str, Mapping[str, Any]]
+    """Of each asset that was materialised, by its name."""
+    tags: Mapping[str, str]
+    said: str
+    """The whole event log, run and tags, as it is stored."""
+
+
+class World:
+    """Tables of its own, a sandbox, a clock, and whoever meters."""
+
+    def __init__(self, emulator: LocalStack, sandbox: Sandbox, folder: Path) -> None:
+        self.sandbox, self.folder = sandbox, folder
+        self.emulator = emulator
+        self.client = emulator.dynamodb()
+        name = uuid.uuid4().hex[:12]
+        self.names = {kind: f"{kind}-{name}" for kind in _SHAPES}
+        for kind, shape in _SHAPES.items():
+            create_table(self.client, self.names[kind], shape)
+        self.clock = Clock(datetime.fromisoformat(NOW))
+        self.pace = HurriedTime()
+        self.settings: Settings = ClockedSettings(
+            usage_table=self.names["usage"],
+            aggregated_usage_table=self.names["aggregated"],
+            subscribers_table=self.names["subscribers"],
+            mode=Mode.LIVE,
+            ledger_uri=str(folder / "ledger"),
+            frozen_now=self.clock.now,
+            clock=self.clock,
+        )
+        self.secrets: set[str] = set()
+        self._closing = ExitStack()
+        self._closing.callback(self.client.close)
+        self.at(NOW)
+
+    def close(self) -> None:
+        """End all connections."""
+        self._closing.close()
+
+    # What differs from the ordinary.
+
+    def at(self, instant: str) -> None:
+        """Move the clock, the marketplace's too."""
+        self.clock.now = datetime.fromisoformat(instant).astimezone(UTC)
+        self.sandbox.set_now(self.clock.now)
+
+    def configure(self, **settings: Any) -> None:
+        """Change settings of the pipeline."""
+        self.settings = replace(self.settings, **settings)
+        self.__dict__.pop("deployment", None)
+
+    def put(self, *items: Item) -> None:
+        """Write items as the seller does, whatever stood there."""
+        by_table: dict[str, list[Item]] = {}
+        for item in items:
+            by_table.setdefault(self.names[item.table], []).append(item)
+            self.secrets |= item.secrets
+        for table, these in by_table.items():
+            for start in range(0, len(these), 25):
+                requests: Any = [{"PutRequest": {"Item": item.values}} for item in these[start : start + 25]]
+                assert not self.client.batch_write_item(RequestItems={table: requests})["UnprocessedItems"]
+
+    def delete(self, item: Item) -> None:
+        """Delete an item as the seller, or TTL, does."""
+        shape = _SHAPES[item.table]
+        key: Any = {name: item.values[name] for name in (shape.hash_key, shape.range_key)}
+        self.client.delete_item(TableName=self.names[item.table], Key=key)
+
+    def meanwhile(self, action: Callable[[], object], operation: str = "TransactWriteItems", at: int = 1) -> None:
+        """Do this once, just before the pipeline's so-many-th request of this kind leaves."""
+        count = 0
+
+        def hook(**_: Any) -> None:
+            nonlocal count
+            count += 1
+            if count == at:
+                action()
+
+        self.deployment.tables.usage.client.meta.events.register(f"before-call.dynamodb.{operation}", hook)
+
+    def with_pages_of(self, limit: int) -> None:
+        """Let every Query of the pipeline return so few items a page."""
+
+        def hook(params: dict[str, Any], **_: Any) -> dict[str, Any]:
+            return {**params, "Limit": limit}
+
+        events = self.deployment.tables.usage.client.meta.events
+        events.register("provide-client-params.dynamodb.Query", hook)
+
+    # Metering.
+
+    @cached_property
+    def deployment(self) -> HurriedDeployment:
+        """Whoever meters, with the settings as they are now."""
+        deployment = HurriedDeployment(self.settings, self.pace)
+        self._closing.callback(deployment.close)
+        return deployment
+
+    def visit(self, hour: str = HOUR) -> Visit:
+        """Meter one hour without Dagster: find, fold, commit, submit."""
+        start, deployment = hours.parse_bucket(hour), self.deployment
+        refuse_open_hour(start, self.settings.now(), self.settings.lock_hours)
+        assert hours.is_billable(start, self.settings.now())
+        part, unknown = deployment.slice_of(start, None)
+        assert unknown is None
+        found = discover(deployment.tables, part)
+        folded = aggregate(deployment.tables, part)
+        return Visit(found, folded, deployment.submitter().submit(part))
+
+    def meter(self, hour: str = HOUR, *, ignore_lock: bool = False, partitions_until: str | None = None) -> Outcome:
+        """Meter one hour by the job `meter_hour`. Whatever it says, it never names a buyer in full.
+
+        Partitions end with the current hour, unless they are to go on for longer.
+        """
+        today = datetime.fromisoformat(partitions_until) if partitions_until else self.clock.now
+        config = {"config": {"ignore_lock": ignore_lock}}
+        ops = {
+            "pending_usage": {"ops": {"discover_pending": config}},
+            "aggregated_usage": {"ops": {"aggregate_groups": config}},
+            "metered_usage": {"ops": {"plan_submissions": config}},
+        }
+        run_config = {"ops": ops, "loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
+        with dg.DagsterInstance.ephemeral() as instance, dg.partition_loading_context(effective_dt=today):
+            job = build_defs(settings=self.settings, resources={"metering": self.deployment}).resolve_job_def(
+                "meter_hour"
+            )
+            failure: Exception | None = None
+            try:
+                job.execute_in_process(run_config=run_config, partition_key=hour, instance=instance)
+            except Exception as error:  # noqa: BLE001  # whatever it is, it is the run's outcome
+                failure = error
+            (run,) = instance.get_runs()
+            log = instance.all_logs(run.run_id)
+            said = "\n".join([serialize_value(run), *(serialize_value(entry) for entry in log)])
+        shown = {}
+        for entry in log:
+            if entry.dagster_event and entry.dagster_event.is_step_materialization:
+                materialization = entry.dagster_event.step_materialization_data.materialization
+                shown[materialization.asset_key.path[-1]] = _values(materialization.metadata)
+        assert not [secret for secret in self.secrets if secret in said]
+        return Outcome(
+            success=failure is None,
+            message=_words(failure),
+            allows_retries=failure.allow_retries if isinstance(failure, dg.Failure) else failure is not None,
+            failed_with=_values(failure.metadata) if isinstance(failure, dg.Failure) else {},
+            metadata=shown,
+            tags=run.tags,
+            said=said,
+        )
+
+    # What became of it.
+
+    def bill(self) -> list[BilledRecord]:
+        """What the marketplace billed."""
+        return self.sandbox.bill()
+
+    def billed(self) -> dict[str, str]:
+        """The bill's quantities by dimension; of a dimension there must be one record."""
+        billed = {record.dimension: record.quantity for record in self.bill()}
+        assert len(billed) == len(self.bill())
+        return billed
+
+    def calls(self) -> list[Call]:
+        """The calls that reached the marketplace."""
+        return self.sandbox.calls()
+
+    def row(self, second: int = 0, **where: Any) -> dict[str, Any]:
+        """A raw row as it stands now; empty if there is none."""
+        return self.item(a_usage(second, **where))
+
+    def aggregate(self, **where: Any) -> dict[str, Any]:
+        """An aggregate as it stands now; empty if there is none."""
+        return self.item(an_aggregate(**where))
+
+    def item(self, like: Item) -> dict[str, Any]:
+        """What stands now at the key of this item."""
+        shape = _SHAPES[like.table]
+        key: Any = {name: like.values[name] for name in (shape.hash_key, shape.range_key)}
+        found = self.client.get_item(TableName=self.names[like.table], Key=key, ConsistentRead=True)
+        return plain(found.get("Item", {}))
+
+    def rows(self) -> list[dict[str, Any]]:
+        """All raw rows."""
+        return self._all("usage")
+
+    def aggregates(self) -> list[dict[str, Any]]:
+        """All aggregates, without the items of our own beside them."""
+        return [item for item in self._all("aggregated") if "#" not in item["licenseArn"]]
+
+    def row_statuses(self) -> Counter[str]:
+        """How many raw rows are in which state; `pending` whatever their status says."""
+        return self._states("usage")
+
+    def record_statuses(self) -> Counter[str]:
+        """How many aggregates are in which state."""
+        return self._states("aggregated")
+
+    def dump(self) -> dict[str, list[dict[str, Any]]]:
+        """Everything in all tables."""
+        return {kind: self._all(kind) for kind in _SHAPES}
+
+    def judge(self) -> None:
+        """Every row and record has come to its end, and the bill is what was aggregated, no more and no less."""
+        assert "pending" not in self.row_statuses() + self.record_statuses()
+        succeeded = [
+            item
+            for item in self._all(
+                "aggregated", ProjectionExpression="licenseArn, account_dimension_hour, quantity, meteringStatus"
+            )
+            if item.get("meteringStatus") == "Success"
+        ]
+        assert sorted((i["licenseArn"], i["account_dimension_hour"], i["quantity"]) for i in succeeded) == sorted(
+            (r.license_arn, f"{r.customer_aws_account_id}#{r.dimension}#{r.hour}", Decimal(r.quantity))
+            for r in self.bill()
+        )
+
+    def _all(self, kind: str, **reading: Any) -> list[dict[str, Any]]:
+        shape = _SHAPES[kind]
+        request: Any = {"TableName": self.names[kind], **reading}
+        found = [plain(item) for page in pages(self.client.scan, **request) for item in page]
+        return sorted(found, key=lambda item: (item[shape.hash_key], item[shape.range_key]))
+
+    def _states(self, kind: str) -> Counter[str]:
+        keys = f"{_SHAPES[kind].hash_key}, {_SHAPES[kind].range_key}"
+        items = self._all(kind, ProjectionExpression=f"{keys}, meteringPending, meteringStatus")
+        return Counter(
+            "pending" if "meteringPending" in item else item["meteringStatus"]
+            for item in items
+            if "#" not in item["licenseArn"]
+        )
+
+
+def _values(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _value(value) for name, value in metadata.items()}
+
+
+def _value(value: Any) -> Any:
+    """A table of two columns, of what and how much, as a mapping."""
+    if not isinstance(value, dg.TableMetadataValue):
+        return value.value
+    (amount,) = {name for record in value.records for name in record.data} & {"rows", "records", "quantity"}
+    return {next(v for n, v in r.data.items() if n != amount): r.data[amount] for r in value.records}
+
+
+def _words(failure: Exception | None) -> str:
+    if failure is None:
+        return ""
+    return failure.description or "" if isinstance(failure, dg.Failure) else f"{type(failure).__name__}: {failure}"
+
+
+__all__ = ["ACCOUNT", "DIMENSION", "HOUR", "LAST_CALL", "LICENCE", "NOW", "Outcome", "Visit", "World"]
