@@ -3,6 +3,7 @@
 Belongs here: time-outs, retries, the guard of a frozen clock. Does not: any call.
 """
 
+import os
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -21,14 +22,21 @@ _CONNECTIONS = 32
 """More than the threads that use one client side by side."""
 _TABLES = Config(
     connect_timeout=5,
-    read_timeout=20,
-    retries={"mode": "standard", "total_max_attempts": 4},
+    read_timeout=10,
+    retries={"mode": "standard", "total_max_attempts": 3},
     max_pool_connections=_CONNECTIONS,
     parameter_validation=False,  # costs a third of the client's CPU; the shapes of our requests are tested
 )
+_PROBE = Config(
+    connect_timeout=2,
+    read_timeout=3,
+    retries={"mode": "standard", "total_max_attempts": 2},
+    parameter_validation=False,
+)
+"""A tick has a minute for everything; where a probe cannot tell, the run is asked for."""
 _METERING = Config(
     connect_timeout=5,
-    read_timeout=30,
+    read_timeout=20,
     retries={"mode": "standard", "total_max_attempts": 1},  # each attempt takes a slot of the quota: we send again
     max_pool_connections=_CONNECTIONS,
 )
@@ -42,12 +50,20 @@ class Clients:
 
     @cached_property
     def _session(self) -> boto3.session.Session:
-        """Not boto3's default session: that one is shared by the whole process, and not made for several threads."""
-        return boto3.session.Session()
+        """Not boto3's default session: that one is shared by the whole process, and not made for several threads.
+
+        boto3 itself reads `AWS_DEFAULT_REGION` alone; the other SDKs, and AWS where it runs containers, `AWS_REGION`.
+        """
+        return boto3.session.Session(region_name=os.environ.get("AWS_REGION") or None)
 
     def dynamodb(self, region: str | None = None) -> "DynamoDBClient":
         """A client of DynamoDB, in the SDK's own Region or the one named."""
         client: DynamoDBClient = self._client("dynamodb", _TABLES, region)
+        return client
+
+    def probe(self) -> "DynamoDBClient":
+        """A client of DynamoDB that gives up soon."""
+        client: DynamoDBClient = self._client("dynamodb", _PROBE, None)
         return client
 
     def metering(self) -> "MarketplaceMeteringClient":
@@ -58,7 +74,7 @@ class Clients:
     def _client(self, service: str, config: Config, region: str | None) -> Any:
         untouched = "Nothing was read or written."
         try:
-            client = self._session.client(service, region_name=region, config=config)  # type: ignore[call-overload]
+            client = self._session.client(service, region_name=region or self.settings.region, config=config)  # type: ignore[call-overload]
         except BotoCoreError as error:
             raise CallerError(
                 f"No {service} client can be made: {error}. {untouched} "

@@ -7,18 +7,24 @@ Does not: doing it.
 import json
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import click
 
-from metering_dagster.errors import MeteringError
+from metering_dagster.errors import MeteringError, SettingsError
+from metering_dagster.settings import read_settings
 
 if TYPE_CHECKING:
     from metering_dagster.local.balance import HourBalance
     from metering_dagster.local.demo import Rehearsal
+    from metering_dagster.local.dev import Running
 
+_OVER = "\r\x1b[K"
+"""Begins a line over the one that stands."""
 QUANTITIES = ("used", "billed", "held", "rejected", "late")
 
 
@@ -36,25 +42,112 @@ def demo(as_json: bool) -> None:
     """
     from metering_dagster.local import demo as rehearsal
     from metering_dagster.local.home import project_root
-    from metering_dagster.settings import past_instant
 
     try:
         pinned = os.environ.get("METERING_NOW")
-        now = past_instant(pinned) if pinned else rehearsal.rehearsal_instant(datetime.now(UTC))
+        now = _pinned(pinned) if pinned else rehearsal.rehearsal_instant(datetime.now(UTC))
         done = rehearsal.rehearse(project_root(), now, _progress)
-    except (MeteringError, ValueError) as error:
+    except MeteringError as error:
         click.echo(f"metering-dagster demo: {error}", err=True)
         sys.exit(2)
     click.echo(json.dumps(_as_json(done), indent=2) if as_json else _as_text(done))
     sys.exit(0 if done.is_good else 1)
 
 
+@main.command()
+@click.option("--port", type=click.IntRange(1, 65535), help="Of the UI, on loopback. Default: 3000, or the next free.")
+def dev(port: int | None) -> None:
+    """Dagster with its schedules running, on an embedded stack where usage keeps arriving.
+
+    Needs no AWS account. Its state is kept in .metering/dev, for the next time. METERING_CRON says when schedules tick
+    (default: every minute). Ctrl-C ends it.
+    """
+    from metering_dagster.local.dev import develop
+    from metering_dagster.local.home import project_root
+
+    with _exit_2_where_it_fails("dev"):
+        click.echo("Starting: tables and marketplace, sample usage, Dagster (about 15 s) ...", err=True)
+        develop(project_root(), os.environ, port, lambda running: click.echo(_as_signpost(running)))
+
+
+@main.command()
+@click.option("--json", "as_json", is_flag=True, help="Print what came of each table as JSON on standard output.")
+def init(as_json: bool) -> None:
+    """Create the tables and indexes that are missing, and say what differs in those that exist.
+
+    Nothing that exists is changed. Exits 1 where something differs that a person has to change.
+    """
+    from metering_dagster.aws import Clients
+    from metering_dagster.operations import words
+    from metering_dagster.operations.init import bring_up
+
+    with _exit_2_where_it_fails("init"):
+        reports = bring_up(Clients(read_settings(os.environ)), _progress)
+    click.echo(json.dumps(words.init_json(reports), indent=2) if as_json else words.init_text(reports))
+    sys.exit(1 if any(report.differs for report in reports) else 0)
+
+
+@main.command()
+@click.option("--json", "as_json", is_flag=True, help="Print it as JSON on standard output.")
+@click.option(
+    "--days", metavar="N", type=click.IntRange(0, 400), default=2, show_default=True,
+    help="How far to look back beyond what can still be billed; each hour costs two COUNT queries.",
+)  # fmt: skip
+def status(as_json: bool, days: int) -> None:
+    """What is pending, hour by hour, and until when it can be billed.
+
+    Reads only. Exits 1 where something pending is past its window, or will be within an hour.
+    """
+    from metering_dagster.metering.deployment import Deployment
+    from metering_dagster.operations import words
+    from metering_dagster.operations.status import place, survey
+
+    with _exit_2_where_it_fails("status"):
+        deployment = Deployment(read_settings(os.environ))
+        where = place(deployment)
+        found = survey(deployment, days, _progress)
+    click.echo(json.dumps(words.status_json(where, found), indent=2) if as_json else words.status_text(where, found))
+    sys.exit(0 if found.is_good else 1)
+
+
+@contextmanager
+def _exit_2_where_it_fails(command: str) -> Iterator[None]:
+    """What cannot be done ends in its own words, on a line of their own."""
+    try:
+        yield
+    except MeteringError as error:
+        click.echo(f"{_OVER if sys.stderr.isatty() else ''}metering-dagster {command}: {error}", err=True)
+        sys.exit(2)
+
+
+def _pinned(text: str) -> datetime:
+    from metering_dagster.settings import past_instant
+
+    try:
+        return past_instant(text)
+    except ValueError as error:
+        raise SettingsError(f"METERING_NOW={text!r} {error}. Nothing was started.") from None
+
+
 def _progress(what: str, done: int, total: int) -> None:
     """On a terminal one line that moves, elsewhere one line a step; always on standard error."""
     if sys.stderr.isatty():
-        click.echo(f"\r\x1b[K[{done}/{total}] {what}", err=True, nl=done == total and total > 1)
+        click.echo(f"{_OVER}[{done}/{total}] {what}", err=True, nl=done == total and total > 1)
     else:
         click.echo(f"[{done}/{total}] {what}", err=True)
+
+
+def _as_signpost(running: "Running") -> str:
+    return f"""
+  Dagster   {running.url}
+  look at   {running.url}/assets/metered_usage?view=partitions     the hours, green once they are metered
+            {running.url}/automation     23 schedules ({running.cron}): what each tick asked for, or why not
+            {running.url}/runs     what each run of an hour did
+  bill      {running.stack.sandbox_url}/_sandbox/bill
+  tables    AWS_ENDPOINT_URL={running.stack.dynamodb_url} (any credentials, region {running.stack.region})
+  state     {running.state} (tables, bill, ledger, logs: delete it to begin anew); runs in {running.home}
+
+Fresh usage arrives all the time, late usage now and then. Ctrl-C ends it; the next time goes on from there."""
 
 
 def _as_json(done: "Rehearsal") -> dict[str, object]:

@@ -9,9 +9,11 @@ from typing import Any
 
 import dagster as dg
 
+from metering_dagster.ledger.assets import metering_report, refresh_report_job, report_schedule
 from metering_dagster.metering.assets import external_assets, hourly_assets, meter_hour_job
 from metering_dagster.metering.deployment import Deployment
 from metering_dagster.metering.ops import run_hour, run_licences
+from metering_dagster.metering.schedules import meter_schedules
 from metering_dagster.settings import Settings, read_settings
 
 
@@ -25,13 +27,18 @@ def build_defs(settings: Settings | None = None, resources: Mapping[str, Any] | 
         settings = read_settings(os.environ)
     mode = settings.mode.value if settings.mode else "not-set"
     assets = hourly_assets(mode)
+    meter_hour = meter_hour_job(assets)
+    report = metering_report(mode)
+    refresh_report = refresh_report_job(report)
     return dg.Definitions(
-        assets=[*external_assets(mode), *assets],
-        jobs=[meter_hour_job(assets)],
+        assets=[*external_assets(mode), *assets, report],
+        jobs=[meter_hour, refresh_report],
+        schedules=[*meter_schedules(settings, meter_hour), report_schedule(settings, refresh_report)],
         resources={
             "metering": Deployment(settings),
             "run_hour": run_hour,
             "run_licences": run_licences,
+            "io_manager": dg.FilesystemIOManager(),  # Dagster's default; what the two above need, ticks want by name
             **(resources or {}),
         },
         executor=dg.in_process_executor,

@@ -5,7 +5,7 @@ Belongs here: what is the same for all tables. Does not: any table's keys, expre
 
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -23,13 +23,7 @@ if TYPE_CHECKING:
 
 Item = Mapping[str, Any]
 """An item or a key in DynamoDB's typed JSON, `{"name": {"S": "..."}}`."""
-Action = Mapping[str, Any]
-"""One action of a transaction, `{"Update": {...}}`."""
 
-TRANSACTION_ACTIONS = 100
-TRANSACTION_BYTES = 3_500_000
-"""A transaction takes 100 actions and 4 MB; half a megabyte is left for what a size estimate misses."""
-ITEM_BYTES = 400 * 1024
 BATCH_GET_KEYS = 100
 CONFLICT_ATTEMPTS = 8
 KEPT = "What was not yet written is still pending."
@@ -65,6 +59,16 @@ class TableShape:
     indexes: tuple[IndexShape, ...]
 
 
+def key_names(shape: TableShape | IndexShape) -> list[str]:
+    """The names of its keys, as `stored_key_names` gives them."""
+    return [shape.hash_key] + ([shape.range_key] if shape.range_key else [])
+
+
+def stored_key_names(schema: Sequence[Any]) -> list[str]:
+    """The names in a key schema as DynamoDB describes it, the hash key first."""
+    return [key["AttributeName"] for key in sorted(schema, key=lambda key: str(key["KeyType"]))]
+
+
 def _key_schema(hash_key: str, range_key: str | None) -> list[Any]:
     keys = [{"AttributeName": hash_key, "KeyType": "HASH"}]
     return keys + ([{"AttributeName": range_key, "KeyType": "RANGE"}] if range_key else [])
@@ -72,25 +76,47 @@ def _key_schema(hash_key: str, range_key: str | None) -> list[Any]:
 
 def create_table(client: "DynamoDBClient", name: str, shape: TableShape) -> None:
     """Create the table with its indexes, on demand. Fails as the client does where it exists already."""
-    names = {shape.hash_key, shape.range_key}
-    indexes: list[Any] = []
-    for index in shape.indexes:
-        names |= {index.hash_key} | ({index.range_key} if index.range_key else set())
-        if index.include is None:
-            projection: dict[str, Any] = {"ProjectionType": "ALL"}
-        elif index.include:
-            projection = {"ProjectionType": "INCLUDE", "NonKeyAttributes": list(index.include)}
-        else:
-            projection = {"ProjectionType": "KEYS_ONLY"}
-        indexes.append({"IndexName": index.name, "KeySchema": _key_schema(index.hash_key, index.range_key),
-                        "Projection": projection})  # fmt: skip
+    names = {shape.hash_key, shape.range_key}.union(*(key_names(index) for index in shape.indexes))
     client.create_table(
         TableName=name,
         KeySchema=_key_schema(shape.hash_key, shape.range_key),
-        AttributeDefinitions=[{"AttributeName": n, "AttributeType": "S"} for n in sorted(names)],
+        AttributeDefinitions=_strings(names),
         BillingMode="PAY_PER_REQUEST",
-        GlobalSecondaryIndexes=indexes,
+        GlobalSecondaryIndexes=[_index_definition(index) for index in shape.indexes],
     )
+
+
+def create_index(
+    client: "DynamoDBClient", table: str, index: IndexShape, throughput: Mapping[str, int] | None = None
+) -> None:
+    """Begin to create an index of a table that exists; `throughput` where that one has provisioned capacity.
+
+    DynamoDB creates one at a time, and fails as the client does while another is under way.
+    """
+    definition = _index_definition(index) | ({"ProvisionedThroughput": dict(throughput)} if throughput else {})
+    client.update_table(
+        TableName=table,
+        AttributeDefinitions=_strings(key_names(index)),
+        GlobalSecondaryIndexUpdates=[{"Create": definition}],
+    )
+
+
+def _index_definition(index: IndexShape) -> Any:
+    if index.include is None:
+        projection: dict[str, Any] = {"ProjectionType": "ALL"}
+    elif index.include:
+        projection = {"ProjectionType": "INCLUDE", "NonKeyAttributes": list(index.include)}
+    else:
+        projection = {"ProjectionType": "KEYS_ONLY"}
+    return {
+        "IndexName": index.name,
+        "KeySchema": _key_schema(index.hash_key, index.range_key),
+        "Projection": projection,
+    }
+
+
+def _strings(names: Iterable[str]) -> list[Any]:
+    return [{"AttributeName": name, "AttributeType": "S"} for name in sorted(names)]
 
 
 class _Deserializer(TypeDeserializer):
@@ -136,10 +162,14 @@ def pages(call: Callable[..., Any], **request: Any) -> Iterator[Sequence[Item]]:
 
 
 def answers(call: Callable[..., Any], **request: Any) -> Iterator[Mapping[str, Any]]:
-    """Every answer of a Query that pages."""
+    """Every answer of a Query that pages; `UnreachableError` where what answers is not DynamoDB."""
     start: dict[str, Any] = {}
     while True:
         answer = call(**request, **start)
+        if "Count" not in answer:
+            raise UnreachableError(
+                f"What answers at AWS_ENDPOINT_URL_DYNAMODB is not DynamoDB: {mask_text(repr(answer))[:200]}. {KEPT}"
+            )
         yield answer
         last = answer.get("LastEvaluatedKey")
         if not last:
@@ -155,6 +185,8 @@ def batch_get(client: "DynamoDBClient", table: str, keys: Sequence[Item]) -> Ite
         while wanted:
             request: Any = {table: {"Keys": wanted, "ConsistentRead": True}}
             answer = client.batch_get_item(RequestItems=request)
+            if "Responses" not in answer:
+                raise UnreachableError(f"What answers at AWS_ENDPOINT_URL_DYNAMODB is not DynamoDB. {KEPT}")
             yield from answer["Responses"].get(table, [])
             left: Any = answer.get("UnprocessedKeys", {}).get(table, {})
             wanted = left.get("Keys", [])
@@ -165,93 +197,10 @@ def batch_get(client: "DynamoDBClient", table: str, keys: Sequence[Item]) -> Ite
                         f"DynamoDB table {table} left {len(wanted)} keys unread after {attempt} attempts (throttled). "
                         "Nothing was written for them; the next run reads them again."
                     )
-                time.sleep(_pause(attempt))
+                time.sleep(pause(attempt))
 
 
-@dataclass(frozen=True)
-class Unit:
-    """Actions that stand or fall together, and how many bytes they send (an estimate from above)."""
-
-    actions: tuple[Action, ...]
-    size: int
-
-
-def transact(client: "DynamoDBClient", units: Sequence[Unit]) -> list[bool]:
-    """Write the units, as many as fit together in one transaction; for each, whether it was written.
-
-    A unit with a condition that does not hold, or with an item that DynamoDB refuses (it would pass 400 KB), is written
-    in no part (False) and does not keep its neighbours from being written. A conflict with another writer is tried
-    again. A unit has at most 100 actions; any other error is raised as the client raises it, with the units before it
-    written.
-    """
-    written = [False] * len(units)
-    for parcel in _parcels(units):
-        for position in _write_parcel(client, units, parcel):
-            written[position] = True
-    return written
-
-
-def _parcels(units: Sequence[Unit]) -> Iterator[list[int]]:
-    parcel: list[int] = []
-    actions = size = 0
-    for position, unit in enumerate(units):
-        if parcel and (actions + len(unit.actions) > TRANSACTION_ACTIONS or size + unit.size > TRANSACTION_BYTES):
-            yield parcel
-            parcel, actions, size = [], 0, 0
-        parcel.append(position)
-        actions += len(unit.actions)
-        size += unit.size
-    if parcel:
-        yield parcel
-
-
-def _write_parcel(client: "DynamoDBClient", units: Sequence[Unit], parcel: list[int]) -> list[int]:
-    """Positions of the units that were written."""
-    attempt = 0
-    while parcel:
-        actions: Any = [action for position in parcel for action in units[position].actions]
-        try:
-            client.transact_write_items(TransactItems=actions)
-        except client.exceptions.TransactionCanceledException as cancelled:
-            codes = [reason.get("Code", "None") for reason in cancelled.response["CancellationReasons"]]
-            refused = _refused(units, parcel, codes)
-            if not refused:
-                attempt += 1
-                if attempt > CONFLICT_ATTEMPTS:
-                    raise
-                time.sleep(_pause(attempt))
-            parcel = [position for position in parcel if position not in refused]
-        except client.exceptions.TransactionInProgressException:
-            attempt += 1
-            if attempt > CONFLICT_ATTEMPTS:
-                raise
-            time.sleep(_pause(attempt))
-        else:
-            return parcel
-    return []
-
-
-_AGAIN = frozenset({"TransactionConflict", "ProvisionedThroughputExceeded", "ThrottlingError"})
-
-
-_REFUSED = frozenset({"ConditionalCheckFailed", "ValidationError", "ItemCollectionSizeLimitExceeded"})
-
-
-def _refused(units: Sequence[Unit], parcel: list[int], codes: list[str]) -> set[int]:
-    """Units with an action that was refused; a reason that is neither a refusal nor transient is raised."""
-    refused: set[int] = set()
-    cursor = iter(codes)
-    for position in parcel:
-        for _ in units[position].actions:
-            code = next(cursor)
-            if code in _REFUSED:
-                refused.add(position)
-            elif code not in _AGAIN and code != "None":
-                raise TableError(f"DynamoDB cancelled a transaction with {code}; none of its writes happened.")
-    return refused
-
-
-def _pause(attempt: int) -> float:
+def pause(attempt: int) -> float:
     """Seconds before the next attempt: doubling up to 2, with jitter, so that rivals part."""
     return random.uniform(0.5, 1.0) * float(min(0.05 * 2**attempt, 2.0))
 
@@ -270,17 +219,25 @@ class Explained:
             raise explain(error, self.client, self.table, self.shape) from error
 
 
-def explain(error: Exception, client: "DynamoDBClient", table: str, shape: TableShape) -> MeteringError:
+def explain(
+    error: Exception, client: "DynamoDBClient", table: str, shape: TableShape, kept: str = KEPT
+) -> MeteringError:
     """Put an error of botocore about this table in words: what, where, what was left untouched, what to do."""
-    where, kept = _where(client, table, shape), KEPT
+    where = place(client, table, shape)
     if is_credentials_error(error):
-        return CallerError(f"No usable AWS credentials for {where}: {error}. {kept} Set or renew the credentials.")
+        return CallerError(
+            f"No usable AWS credentials for {where}: {str(error).rstrip('.')}. {kept} Set or renew the credentials."
+        )
     if isinstance(error, ClientError):
         code = error.response.get("Error", {}).get("Code", "")
-        message = mask_text(error.response.get("Error", {}).get("Message", ""))
+        message = mask_text(error.response.get("Error", {}).get("Message", "")).rstrip(".")
         if code in CALLER_CODES:
+            # A transaction has no permission of its own: it needs those of its writes.
+            named = {"TransactWriteItems": "UpdateItem and dynamodb:PutItem"}.get(
+                error.operation_name, error.operation_name
+            )
             return CallerError(f"DynamoDB refuses {error.operation_name} on {where}: {code}: {message}. {kept} "
-                               f"Renew the credentials, or allow dynamodb:{error.operation_name}.")  # fmt: skip
+                               f"Renew the credentials, or allow dynamodb:{named}.")  # fmt: skip
         if code in ("ResourceNotFoundException", "ValidationException"):
             misshapen = shape_error(client, table, shape)
             if misshapen is not None:
@@ -289,10 +246,10 @@ def explain(error: Exception, client: "DynamoDBClient", table: str, shape: Table
         return UnreachableError(f"DynamoDB failed {error.operation_name} on {where}: {code}: {message}. {kept} "
                                 "The next run tries again.")  # fmt: skip
     if is_connection_error(error):
-        return UnreachableError(f"{where} cannot be reached: {mask_text(str(error))}. {kept} "
+        return UnreachableError(f"{where} cannot be reached: {mask_text(str(error)).rstrip('.')}. {kept} "
                                 "Check the network and AWS_ENDPOINT_URL_DYNAMODB.")  # fmt: skip
     if isinstance(error, BotoCoreError):
-        return CallerError(f"The AWS SDK cannot use {where}: {mask_text(str(error))}. {kept}")
+        return CallerError(f"The AWS SDK cannot use {where}: {mask_text(str(error)).rstrip('.')}. {kept}")
     raise error
 
 
@@ -302,12 +259,13 @@ def shape_error(client: "DynamoDBClient", table: str, shape: TableShape) -> Tabl
     if not faults:
         return None
     return TableError(
-        f"{_where(client, table, shape)} is not as it must be: {'; '.join(faults)}. {KEPT} "
+        f"{place(client, table, shape)} is not as it must be: {'; '.join(faults)}. {KEPT} "
         "Create or mend the table, or name another one in the setting."
     )
 
 
-def _where(client: "DynamoDBClient", table: str, shape: TableShape) -> str:
+def place(client: "DynamoDBClient", table: str, shape: TableShape) -> str:
+    """Which table, and where, for a message."""
     return f"{shape.title} {table} ({shape.setting}) in {client.meta.region_name} at {client.meta.endpoint_url}"
 
 
@@ -336,18 +294,13 @@ def shape_faults(client: "DynamoDBClient", table: str, shape: TableShape) -> lis
     except BotoCoreError:
         return []
     faults = []
-    wanted = [shape.hash_key, shape.range_key]
-    if _keys(found.get("KeySchema", [])) != wanted:
-        faults.append(f"its key is {_keys(found.get('KeySchema', []))}, not {wanted}")
+    keys = stored_key_names(found.get("KeySchema", []))
+    if keys != key_names(shape):
+        faults.append(f"its key is {keys}, not {key_names(shape)}")
     indexes = {index.get("IndexName"): index for index in found.get("GlobalSecondaryIndexes", [])}
     for index in shape.indexes:
-        wanted = [index.hash_key] + ([index.range_key] if index.range_key else [])
         if index.name not in indexes:
             faults.append(f"its index {index.name} is missing")
-        elif _keys(indexes[index.name].get("KeySchema", [])) != wanted:
-            faults.append(f"the key of its index {index.name} is not {wanted}")
+        elif stored_key_names(indexes[index.name].get("KeySchema", [])) != key_names(index):
+            faults.append(f"the key of its index {index.name} is not {key_names(index)}")
     return faults
-
-
-def _keys(schema: Sequence[Any]) -> list[str]:
-    return [key["AttributeName"] for key in sorted(schema, key=lambda key: str(key["KeyType"]))]

@@ -32,6 +32,13 @@ class Mode(StrEnum):
     SHADOW = "shadow"
 
 
+class Status(StrEnum):
+    """`METERING_DEFAULT_STATUS`."""
+
+    RUNNING = "running"
+    STOPPED = "stopped"
+
+
 @dataclass(frozen=True)
 class Settings:
     """The settings of one deployment; None where a setting that has no default is not set."""
@@ -42,12 +49,18 @@ class Settings:
     mode: Mode | None = None
     subscribers_table_region: str = "us-east-1"
     """Lifecycle events exist only there."""
+    region: str | None = None
+    """`AWS_REGION`, which other SDKs read and Python's does not; None: by the SDK's own chain."""
     product_code: str | None = None
     """The product of licences whose subscriber row names none."""
     lock_hours: int = 1
     quantities: Quantities = Quantities.DECIMAL
     ledger_uri: str | None = None
     """A folder or `s3://`; None: beside Dagster's storage."""
+    cron: str = "0 * * * *"
+    """`METERING_CRON`: when the schedules of the offsets tick, in UTC."""
+    running: bool = False
+    """`METERING_DEFAULT_STATUS`: whether schedules and sensors run before anybody has switched them on."""
     frozen_now: datetime | None = None
     """`METERING_NOW`: the clock of a rehearsal."""
     endpoints: Mapping[str, str] = field(default_factory=dict)
@@ -68,6 +81,11 @@ class Settings:
                 f"Not set: {', '.join(missing)}. Nothing was read or written. "
                 "Set them in the environment of the code location and of its runs (METERING_MODE is one of "
                 f"{', '.join(Mode)})."
+            )
+        if self.usage_table == self.aggregated_usage_table:
+            raise SettingsError(
+                f"USAGE_TABLE and AGGREGATED_USAGE_TABLE name the same table, {self.usage_table}. Nothing was read or "
+                "written. Raw rows and aggregates need a table each."
             )
         return self
 
@@ -92,10 +110,13 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         subscribers_table=read("SUBSCRIBERS_TABLE", str, None),
         mode=read("METERING_MODE", _one_of(Mode), None),
         subscribers_table_region=read("SUBSCRIBERS_TABLE_REGION", str, Settings.subscribers_table_region),
+        region=read("AWS_REGION", str, None),
         product_code=read("PRODUCT_CODE", str, None),
         lock_hours=clamp_lock(read("METERING_LOCK_HOURS", _whole_number, Settings.lock_hours)),
         quantities=read("METERING_QUANTITIES", _one_of(Quantities), Settings.quantities),
         ledger_uri=read("METERING_LEDGER_URI", str, None),
+        cron=read("METERING_CRON", _cron, Settings.cron),
+        running=read("METERING_DEFAULT_STATUS", _one_of(Status), Status.STOPPED) is Status.RUNNING,
         frozen_now=read("METERING_NOW", past_instant, None),
         endpoints={name: value for name, value in environment.items() if name.startswith("AWS_ENDPOINT_URL") and value},
     )
@@ -120,6 +141,13 @@ def _whole_number(text: str) -> int:
     if not re.fullmatch(r"[+-]?[0-9]+", text):
         raise ValueError("must be a whole number")
     return int(text)
+
+
+def _cron(text: str) -> str:
+    # Its five fields; what is in them is checked by Dagster, as soon as the schedules are made.
+    if not re.fullmatch(r"[0-9*,/-]+( +[0-9A-Za-z*,/-]+){4}", text):
+        raise ValueError("must be a cron expression of five fields, such as 0 * * * *")
+    return text
 
 
 def past_instant(text: str) -> datetime:

@@ -1,7 +1,8 @@
-"""One world for each test; one emulator for all of them."""
+"""One world for each test; one emulator for all of them, and Amazon's own for the tests of the stores."""
 
 import functools
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import botocore.session
@@ -9,7 +10,19 @@ import pytest
 
 from metering_dagster.local.sandbox import Sandbox
 from metering_dagster.local.stack import LocalStack, running_stack
+from tests.dynamodb_local import running_dynamodb_local
 from tests.world import World
+
+MINISTACK, DYNAMODB_LOCAL = "ministack", "dynamodb_local"
+ON_BOTH_ENGINES = ("test_stores_", "test_cases_")
+"""Modules whose names begin so run on either engine: what they show hangs on how DynamoDB answers."""
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Let the tests of the stores run on ministack in `make test`, and on DynamoDB Local in `make test-services`."""
+    if "engine" in metafunc.fixturenames and metafunc.definition.path.name.startswith(ON_BOTH_ENGINES):
+        engines = [MINISTACK, pytest.param(DYNAMODB_LOCAL, marks=pytest.mark.services)]
+        metafunc.parametrize("engine", engines, indirect=True, scope="session")
 
 
 @pytest.fixture(scope="session")
@@ -17,6 +30,21 @@ def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStack]:
     """The embedded stack, started once; tests keep apart by the names of their tables."""
     with running_stack(tmp_path_factory.mktemp("stack"), persist=False, now=None) as local:
         yield local
+
+
+@pytest.fixture(scope="session")
+def _dynamodb_local_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Amazon's DynamoDB Local, started once."""
+    with running_dynamodb_local(tmp_path_factory.mktemp("dynamodb-local")) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def engine(request: pytest.FixtureRequest, emulator: LocalStack) -> LocalStack:
+    """The stack with the DynamoDB that the test runs on: ministack's, unless the test is parametrised otherwise."""
+    if getattr(request, "param", MINISTACK) == MINISTACK:
+        return emulator
+    return replace(emulator, dynamodb_url=request.getfixturevalue("_dynamodb_local_url"))
 
 
 @pytest.fixture(scope="session")
@@ -29,14 +57,14 @@ def _models_read_once() -> Iterator[None]:
 
 @pytest.fixture
 def world(
-    emulator: LocalStack, _models_read_once: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    engine: LocalStack, _models_read_once: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[World]:
     """A world with nothing in it yet."""
     with Sandbox() as sandbox:
         sandbox.configure(calls_per_second=None)
-        for name, value in emulator.environment().items():
+        for name, value in engine.environment().items():
             monkeypatch.setenv(name, value)
         monkeypatch.setenv("AWS_ENDPOINT_URL_MARKETPLACE_METERING", sandbox.url)
-        ours = World(emulator, sandbox, tmp_path)
+        ours = World(engine, sandbox, tmp_path)
         yield ours
         ours.close()

@@ -27,10 +27,34 @@ def test_every_setting_is_read():
     settings = read_settings({
         **TABLES, "METERING_MODE": "dry-run", "SUBSCRIBERS_TABLE_REGION": "eu-west-1", "PRODUCT_CODE": "prod",
         "METERING_LOCK_HOURS": " 6 ", "METERING_QUANTITIES": "integer", "METERING_LEDGER_URI": "s3://b/ledger",
+        "AWS_REGION": "eu-central-1", "METERING_CRON": "*/5 * * * *", "METERING_DEFAULT_STATUS": "running",
     })  # fmt: skip
     assert settings == Settings(
-        "usage", "aggregated", "subscribers", Mode.DRY_RUN, "eu-west-1", "prod", 6, Quantities.INTEGER, "s3://b/ledger"
+        usage_table="usage",
+        aggregated_usage_table="aggregated",
+        subscribers_table="subscribers",
+        mode=Mode.DRY_RUN,
+        subscribers_table_region="eu-west-1",
+        region="eu-central-1",
+        product_code="prod",
+        lock_hours=6,
+        quantities=Quantities.INTEGER,
+        ledger_uri="s3://b/ledger",
+        cron="*/5 * * * *",
+        running=True,
     )
+
+
+def test_one_table_for_raw_rows_and_aggregates_is_refused():
+    settings = read_settings({**TABLES, "METERING_MODE": "live", "AGGREGATED_USAGE_TABLE": TABLES["USAGE_TABLE"]})
+    with pytest.raises(SettingsError, match="name the same table"):
+        settings.require()
+
+
+@pytest.mark.parametrize(("name", "value"), [("METERING_CRON", "hourly"), ("METERING_DEFAULT_STATUS", "on")])
+def test_malformed_schedules_are_named(name, value):
+    with pytest.raises(SettingsError, match=f"{name}='{value}'"):
+        read_settings({name: value})
 
 
 @pytest.mark.parametrize(("text", "hours"), [("0", 1), ("-3", 1), ("20", 20), ("48", 20)])

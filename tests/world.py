@@ -26,7 +26,7 @@ from metering_dagster.dynamodb import create_table, pages
 from metering_dagster.local.sandbox import BilledRecord, Call, Sandbox
 from metering_dagster.local.stack import LocalStack
 from metering_dagster.metering import aggregated_table, subscribers_table, usage_table
-from metering_dagster.metering.aggregation import Aggregation, aggregate
+from metering_dagster.metering.aggregation import Aggregation, Tell, aggregate, ignore
 from metering_dagster.metering.deployment import Deployment
 from metering_dagster.metering.discovery import Discovery, discover
 from metering_dagster.metering.guard import refuse_open_hour
@@ -93,9 +93,9 @@ class HurriedDeployment(Deployment):
         aggregated, pace = self.tables.aggregated, self.pace
         return Quota(aggregated.client, aggregated.name, self.marketplace.region, clock=pace.time, sleep=pace.sleep)
 
-    def submitter(self) -> Submitter:
+    def submitter(self, tell: Tell = ignore) -> Submitter:
         """A submission without pauses between its attempts."""
-        usual = super().submitter()
+        usual = super().submitter(tell)
         usual.pause = lambda attempt: 0.0
         return usual
 
@@ -130,8 +130,10 @@ class Outcome:
     metadata: Mapping[str, Mapping[str, Any]]
     """Of each asset that was materialised, by its name."""
     tags: Mapping[str, str]
+    checks: Mapping[str, dg.AssetCheckEvaluation]
+    """The answers of the checks of this run's partition, by name."""
     said: str
-    """The whole event log, run and tags, as it is stored."""
+    """The whole event log, the run with its tags, and what its steps handed on, as it is all stored."""
 
 
 class World:
@@ -235,7 +237,14 @@ class World:
         folded = aggregate(deployment.tables, part)
         return Visit(found, folded, deployment.submitter().submit(part))
 
-    def meter(self, hour: str = HOUR, *, ignore_lock: bool = False, partitions_until: str | None = None) -> Outcome:
+    def meter(
+        self,
+        hour: str = HOUR,
+        *,
+        ignore_lock: bool = False,
+        partitions_until: str | None = None,
+        instance: dg.DagsterInstance | None = None,
+    ) -> Outcome:
         """Meter one hour by the job `meter_hour`. Whatever it says, it never names a buyer in full.
 
         Partitions end with the current hour, unless they are to go on for longer.
@@ -248,7 +257,8 @@ class World:
             "metered_usage": {"ops": {"plan_submissions": config}},
         }
         run_config = {"ops": ops, "loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
-        with dg.DagsterInstance.ephemeral() as instance, dg.partition_loading_context(effective_dt=today):
+        with ExitStack() as stack, dg.partition_loading_context(effective_dt=today):
+            instance = instance or stack.enter_context(dg.DagsterInstance.ephemeral())
             job = build_defs(settings=self.settings, resources={"metering": self.deployment}).resolve_job_def(
                 "meter_hour"
             )
@@ -257,11 +267,20 @@ class World:
                 job.execute_in_process(run_config=run_config, partition_key=hour, instance=instance)
             except Exception as error:  # noqa: BLE001  # whatever it is, it is the run's outcome
                 failure = error
-            (run,) = instance.get_runs()
+            run = instance.get_runs(limit=1)[0]
             log = instance.all_logs(run.run_id)
-            said = "\n".join([serialize_value(run), *(serialize_value(entry) for entry in log)])
-        shown = {}
+            kept = [file for file in Path(instance.storage_directory()).rglob("*") if file.is_file()]
+            said = "\n".join([
+                serialize_value(run),
+                *(serialize_value(entry) for entry in log),
+                *(file.read_bytes().decode("latin-1") for file in kept),
+            ])  # fmt: skip
+        shown, checks = {}, {}
         for entry in log:
+            if entry.dagster_event and entry.dagster_event.event_type is dg.DagsterEventType.ASSET_CHECK_EVALUATION:
+                evaluation = entry.dagster_event.asset_check_evaluation_data
+                assert evaluation.partition == hour
+                checks[evaluation.check_name] = evaluation
             if entry.dagster_event and entry.dagster_event.is_step_materialization:
                 materialization = entry.dagster_event.step_materialization_data.materialization
                 shown[materialization.asset_key.path[-1]] = _values(materialization.metadata)
@@ -273,6 +292,7 @@ class World:
             failed_with=_values(failure.metadata) if isinstance(failure, dg.Failure) else {},
             metadata=shown,
             tags=run.tags,
+            checks=checks,
             said=said,
         )
 

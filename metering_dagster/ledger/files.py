@@ -1,72 +1,238 @@
-"""One parquet file for each run and hour, hive-style by hour, in a folder or on `s3://`.
+"""The ledger's parquet files: one for each run, hour and asset, hive-style by hour, in a folder or on `s3://`.
 
-Belongs here: columns, names, writing. Does not: who writes what. A file holds buyers' data in full (domain: secrecy).
+Belongs here: columns, names, writing without holding a run in memory, reading an hour or a day. Does not: what entries
+mean (entries). Files are only ever added: `hour=2026-11-28T10/<run>-<asset>.parquet`.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import fields, replace
+from datetime import UTC, datetime
 from decimal import Decimal
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import urlsplit
 
 from metering_dagster.errors import UnreachableError
+from metering_dagster.ledger.entries import Entry
 
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """What happened to one group's record in one run."""
-
-    license_arn: str
-    customer_aws_account_id: str
-    customer_identifier: str | None
-    dimension: str
-    quantity: Decimal
-    status: str
-    mode: str
-    run_id: str
-
-
-def write_entries(uri: str, hour: str, run_id: str, entries: Sequence[Entry]) -> str:
-    """Write one run's entries of one hour; the file's URI. A run that writes again overwrites its own file alone."""
+if TYPE_CHECKING:
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
-    filesystem, root = _filesystem(uri)
-    folder = f"{root}/hour={hour}"
-    path = f"{folder}/{run_id}.parquet"
-    schema = pa.schema(
-        [
-            ("license_arn", pa.string()),
-            ("customer_aws_account_id", pa.string()),
-            ("customer_identifier", pa.string()),
-            ("dimension", pa.string()),
-            ("quantity", pa.decimal128(38, 6)),
-            ("status", pa.string()),
-            ("mode", pa.string()),
-            ("run_id", pa.string()),
-        ]
-    )
-    columns = {name: [getattr(entry, name) for entry in entries] for name in schema.names}
-    try:
-        filesystem.create_dir(folder, recursive=True)
-        pq.write_table(pa.table(columns, schema=schema), path, filesystem=filesystem)
-    except OSError as error:
-        raise UnreachableError(
-            f"The ledger file of {hour} cannot be written at {uri} (METERING_LEDGER_URI): {error}. "
-            "No table was touched by this. Mend the place or the permissions and run the hour again."
-        ) from error
-    return f"{uri.rstrip('/')}/hour={hour}/{run_id}.parquet"
-
-
-def _filesystem(uri: str) -> tuple[Any, str]:
-    from pyarrow import fs
-
-    if "://" in uri:
-        filesystem, root = fs.FileSystem.from_uri(uri)
-        return filesystem, root.rstrip("/")
-    return fs.LocalFileSystem(), str(Path(uri).absolute())
+BUFFER = 5_000
+"""Entries that are held before they are written: memory stays flat as hours grow."""
+_DECIMALS, _DIGITS = 6, 38
+_UNFINISHED = ".part"
 
 
 def default_uri(storage_directory: str) -> str:
-    """Beside Dagster's storage, where no place is named."""
+    """Where the ledger lies if no place is named: beside Dagster's storage."""
     return str(Path(storage_directory).parent / "metering_ledger")
+
+
+class LedgerFile:
+    """The file of one run, hour and asset. It appears whole when it is closed, and not at all without an entry.
+
+    Used by many threads. As a context manager it is closed also after an error: what was done is told.
+    """
+
+    def __init__(self, ledger: "Ledger", bucket: str, name: str, mode: str, run_id: str) -> None:
+        self.ledger, self.bucket, self.name = ledger, bucket, name
+        self._constant = {"mode": mode, "run_id": run_id}
+        self._buffer: list[Entry] = []
+        self._writer: Any = None
+        self._lock = threading.Lock()
+        self.entries = 0
+        self.written: str | None = None
+        """The URI, once it is closed."""
+        self._fault: UnreachableError | None = None
+
+    def tell(self, entry: Entry) -> None:
+        """Add an entry. A place that cannot be written keeps nobody from billing: it is told at the end."""
+        with self._lock:
+            self.entries += 1
+            if self._fault is None:
+                self._buffer.append(replace(entry, at=datetime.now(UTC)))
+                if len(self._buffer) >= BUFFER:
+                    self._attempt(self._flush)
+
+    def close(self) -> str | None:
+        """Finish the file; its URI, or None if there was nothing to tell.
+
+        Raises `UnreachableError` if the place could not be written, now or before.
+        """
+        with self._lock:
+            if not self.entries:
+                return None
+            if self._fault is None:
+                self._attempt(self._finish)
+            if self._fault is not None:
+                raise self._fault
+            return self.written
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.close()
+        except UnreachableError as fault:
+            if error is None:
+                raise
+            error.add_note(str(fault))  # the error that came first is the one to act on
+
+    def _attempt(self, write: Callable[[], None]) -> None:
+        try:
+            with self.ledger.explained():
+                write()
+        except UnreachableError as fault:
+            self._fault = fault
+
+    def _finish(self) -> None:
+        self._flush()
+        filesystem, root = self.ledger.filesystem
+        path = f"{root}/hour={self.bucket}/{self.name}.parquet"
+        self._writer.close()
+        self._sink.close()
+        if self._writing != path:
+            filesystem.move(self._writing, path)
+        self.written = f"{self.ledger.uri.rstrip('/')}/hour={self.bucket}/{self.name}.parquet"
+
+    def _flush(self) -> None:
+        import pyarrow as pa
+
+        entries, self._buffer = self._buffer, []
+        if not entries:
+            return
+        if self._writer is None:
+            self._open()
+        columns: dict[str, list[Any]] = {f.name: [getattr(entry, f.name) for entry in entries] for f in fields(Entry)}
+        columns["quantity"] = [_storable(value) for value in columns["quantity"]]
+        columns["late_by"] = [_storable(value) for value in columns["late_by"]]
+        columns |= {name: [value] * len(entries) for name, value in self._constant.items()}
+        self._writer.write_table(pa.table(columns, schema=_schema()))
+
+    def _open(self) -> None:
+        import pyarrow.parquet as pq
+
+        filesystem, root = self.ledger.filesystem
+        folder = f"{root}/hour={self.bucket}"
+        local = self.ledger.is_local
+        # An object on S3 appears when its upload ends; a local file is renamed then.
+        self._writing = f"{folder}/{self.name}.parquet" + (_UNFINISHED if local else "")
+        if local:
+            filesystem.create_dir(folder, recursive=True)
+        self._sink = filesystem.open_output_stream(self._writing)
+        self._writer = pq.ParquetWriter(self._sink, _schema())
+
+
+class Ledger:
+    """The ledger of one deployment. Errors of its place come out as `MeteringError`s, in words."""
+
+    def __init__(self, uri: str, s3_endpoint: str | None = None, region: str | None = None) -> None:
+        """`uri` is a folder or `s3://bucket/prefix`; `s3_endpoint` stands for AWS's own, where one is named."""
+        self.uri, self.s3_endpoint, self.region = uri, s3_endpoint, region
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it lies in a folder."""
+        return "://" not in self.uri
+
+    def file(self, bucket: str, name: str, mode: str, run_id: str) -> LedgerFile:
+        """The file that a run adds for an hour."""
+        return LedgerFile(self, bucket, name, mode, run_id)
+
+    def files_of(self, bucket: str) -> list[str]:
+        """The paths of the hour's files, whole ones only."""
+        if self.is_local:  # an hour without files needs no pyarrow, whose import costs every run
+            return sorted(str(path) for path in Path(self.uri).absolute().glob(f"hour={bucket}/*.parquet"))
+        from pyarrow import fs
+
+        filesystem, root = self.filesystem
+        with self.explained():
+            found = filesystem.get_file_info(fs.FileSelector(f"{root}/hour={bucket}", allow_not_found=True))
+        return sorted(info.path for info in found if info.path.endswith(".parquet"))
+
+    def read_hour(self, bucket: str) -> list[Entry]:
+        """Every entry of one hour; none where the ledger does not know it."""
+        table = self.table_of_hour(bucket)
+        return [] if table is None else list(_entries(table))
+
+    def table_of_hour(self, bucket: str) -> "pa.Table | None":
+        """The hour's entries as one table, with the columns of `Entry`, `mode` and `run_id`."""
+        paths = self.files_of(bucket)
+        if not paths:
+            return None
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        with self.explained():
+            return pa.concat_tables(
+                pq.read_table(path, filesystem=self.filesystem[0], schema=_schema(), partitioning=None)
+                for path in paths
+            )
+
+    @cached_property
+    def filesystem(self) -> tuple[Any, str]:
+        """The file system, and the root's path in it. S3 by the AWS SDK's own credentials and Region."""
+        from pyarrow import fs
+
+        if self.is_local:
+            return fs.LocalFileSystem(), str(Path(self.uri).absolute())
+        with self.explained():
+            if self.uri.startswith("s3://") and self.s3_endpoint:
+                endpoint = urlsplit(self.s3_endpoint)
+                named = {"endpoint_override": endpoint.netloc, "scheme": endpoint.scheme, "region": self.region}
+                return fs.S3FileSystem(**named), self.uri.removeprefix("s3://").rstrip("/")
+            filesystem, root = fs.FileSystem.from_uri(self.uri)
+        return filesystem, str(root).rstrip("/")
+
+    def explained(self) -> "_Explained":
+        """A block whose errors of the file system come out in words."""
+        return _Explained(self.uri)
+
+
+def _entries(table: "pa.Table") -> Iterator[Entry]:
+    names = [f.name for f in fields(Entry)]
+    for row in table.select(names).to_pylist():
+        yield Entry(**row)
+
+
+def _schema() -> "pa.Schema":
+    import pyarrow as pa
+
+    number, text = pa.decimal128(_DIGITS, _DECIMALS), pa.string()
+    return pa.schema([
+        ("kind", text), ("outcome", text), ("license_arn", text), ("customer_aws_account_id", text),
+        ("dimension", text), ("quantity", number), ("at", pa.timestamp("us", tz="UTC")), ("reason", text),
+        ("sort_key", text), ("late_by", number), ("rows", pa.int64()), ("metering_record_id", text),
+        ("customer_identifier", text), ("mode", text), ("run_id", text),
+    ])  # fmt: skip
+
+
+def _storable(value: Decimal | None) -> Decimal | None:
+    """The value if the column holds it exactly, else None: a rejected row's quantity may be any number."""
+    if value is None or not value.is_finite() or abs(value) >= Decimal(10) ** (_DIGITS - _DECIMALS):
+        return None
+    exponent = value.normalize().as_tuple().exponent
+    return value if isinstance(exponent, int) and exponent >= -_DECIMALS else None
+
+
+class _Explained:
+    def __init__(self, uri: str) -> None:
+        self.uri = uri
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, OSError) or (isinstance(error, ValueError) and "URI" in str(error)):
+            raise UnreachableError(
+                f"The ledger at {self.uri} (METERING_LEDGER_URI) cannot be used: {error}. "
+                "The tables are as the run left them; only its ledger file is missing. "
+                "Mend the place or the permissions."
+            ) from error

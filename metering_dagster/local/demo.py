@@ -18,6 +18,7 @@ from metering_dagster import dynamodb, hours
 from metering_dagster.errors import SettingsError
 from metering_dagster.local import loading
 from metering_dagster.local.balance import Balance, GroupKey, RowKey, row_key, strike_balance
+from metering_dagster.local.environment import environment_on
 from metering_dagster.local.home import dagster_home
 from metering_dagster.local.sample import SORT_KEY, Kind, Sample, SampleRow, generate
 from metering_dagster.local.sandbox.client import SandboxClient
@@ -154,13 +155,11 @@ def _items(
 
 @contextmanager
 def _environment(stack: LocalStack, now: datetime, home: Path) -> Iterator[None]:
-    """The environment of the runs: the stack's, and nothing that a person may have set for another deployment."""
+    """The environment of the runs, for as long as they go on."""
     before = dict(os.environ)
-    for name in before:
-        if name.startswith(("METERING_", "AWS_", "BILLING_", "MARKETPLACE_")) or name == "PRODUCT_CODE":
-            del os.environ[name]
-    os.environ |= stack.environment()
-    os.environ |= {"METERING_MODE": "live", "METERING_NOW": now.isoformat(), "DAGSTER_HOME": str(home)}
+    during = environment_on(stack, home, before, METERING_NOW=now.isoformat())
+    os.environ.clear()
+    os.environ |= during
     try:
         yield
     finally:

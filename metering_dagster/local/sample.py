@@ -133,7 +133,7 @@ class _License:
 
 
 @dataclass(frozen=True)
-class _Stream:
+class Stream:
     """Usage of one licence in one dimension: a group each hour, or none."""
 
     license: _License
@@ -151,20 +151,35 @@ class _Stream:
 class _Group:
     """Rows of one stream in one hour, while the sample is made."""
 
-    stream: _Stream
+    stream: Stream
     hour: datetime
     offset: int
     rows: list[SampleRow]
 
 
+@dataclass(frozen=True)
+class Cast:
+    """Who there is and what of theirs is used: the same at any time."""
+
+    products: tuple[str, ...]
+    licenses: tuple[_License, ...]
+    streams: tuple[Stream, ...]
+
+
+def cast_of(seed: int = DEFAULT_SEED) -> Cast:
+    """The buyers of a seed."""
+    rng = random.Random(seed)
+    products = tuple(f"prod-{_text(rng, 13)}" for _ in range(PRODUCTS))
+    licenses = _licenses(rng, products)
+    return Cast(products, tuple(licenses), tuple(_streams(rng, licenses)))
+
+
 def generate(now: datetime, seed: int = DEFAULT_SEED) -> Sample:
     """The sample of the 23 hours before the one of `now`. The same seed has the same buyers at any time."""
-    cast = random.Random(seed)
-    products = tuple(f"prod-{_text(cast, 13)}" for _ in range(PRODUCTS))
-    licenses = _licenses(cast, products)
-    streams = _streams(cast, licenses)
+    cast = cast_of(seed)
+    licenses = cast.licenses
     offsets = range(LAST_OFFSET, FIRST_OFFSET - 1, -1)
-    groups = [group for offset in offsets for group in _hour(streams, offset, now, seed)]
+    groups = [group for offset in offsets for group in _hour(cast.streams, offset, now, seed)]
     special = _Special(random.Random(f"{seed}/special/{bucket(now)}"), groups, now)
     special.spoil()
     later = special.later()
@@ -173,7 +188,7 @@ def generate(now: datetime, seed: int = DEFAULT_SEED) -> Sample:
         rows=tuple(row for group in groups for row in group.rows),
         later=later,
         subscribers=tuple(_subscriber(each, now) for each in licenses if each.customer_identifier is None),
-        products=products,
+        products=cast.products,
         dimensions=tuple(dimension.name for dimension in _DIMENSIONS),
         legacy_customers=tuple(each.customer_identifier for each in licenses if each.customer_identifier),
     )
@@ -197,14 +212,14 @@ def _licenses(rng: random.Random, products: Sequence[str]) -> list[_License]:
     return [*licenses, _License(products[-1], accounts[-1], products[-1], "", identifier)]
 
 
-def _streams(rng: random.Random, licenses: Sequence[_License]) -> list[_Stream]:
+def _streams(rng: random.Random, licenses: Sequence[_License]) -> list[Stream]:
     """One and two dimensions by turns; some are allocated to tags, but no legacy buyer's."""
     streams = []
     for position, each in enumerate(licenses):
         peak = rng.choice(PEAKS)
         for dimension in rng.sample(_DIMENSIONS, 1 + position % 2):
             allocated = rng.random() < ALLOCATED_SHARE and each.customer_identifier is None
-            streams.append(_Stream(each, dimension, peak, allocated))
+            streams.append(Stream(each, dimension, peak, allocated))
     return streams
 
 
@@ -222,7 +237,7 @@ def _subscriber(held: _License, now: datetime) -> Mapping[str, Any]:
     }
 
 
-def _hour(streams: Sequence[_Stream], offset: int, now: datetime, seed: int) -> Iterator[_Group]:
+def _hour(streams: Sequence[Stream], offset: int, now: datetime, seed: int) -> Iterator[_Group]:
     """The groups of one hour. An hour has the same usage whenever it is asked for."""
     hour = hour_at_offset(now, offset)
     rng = random.Random(f"{seed}/{bucket(hour)}")
@@ -230,11 +245,12 @@ def _hour(streams: Sequence[_Stream], offset: int, now: datetime, seed: int) -> 
         activity = stream.activity(hour)
         if rng.random() < activity:
             seconds = sorted(rng.sample(range(3600), rng.randint(4, 6 + int(8 * activity))))
-            rows = [_row(rng, stream, hour + timedelta(seconds=second), now) for second in seconds]
+            rows = [row_at(rng, stream, hour + timedelta(seconds=second), now) for second in seconds]
             yield _Group(stream, hour, offset, rows)
 
 
-def _row(rng: random.Random, stream: _Stream, second: datetime, now: datetime) -> SampleRow:
+def row_at(rng: random.Random, stream: Stream, second: datetime, now: datetime) -> SampleRow:
+    """Usage of one second, as the seller writes it down soon after, though not after `now`."""
     quantity = stream.dimension.quantity(rng)
     written = _stamp(min(second + timedelta(seconds=rng.randint(1, 40)), now))
     held, text = stream.license, second.strftime("%Y-%m-%dT%H:%M:%S")
@@ -338,7 +354,7 @@ class _Special:
     def _late(self, group: _Group) -> SampleRow:
         taken = {_second(row.item["timestamp"]) for row in group.rows}
         second = self._rng.choice([second for second in range(3600) if second not in taken])
-        row = _row(self._rng, group.stream, group.hour + timedelta(seconds=second), self._now)
+        row = row_at(self._rng, group.stream, group.hour + timedelta(seconds=second), self._now)
         return _changed(row, Kind.LATE, {"createdAt": _stamp(self._now), "updatedAt": _stamp(self._now)})
 
     def _overwritten(self, group: _Group, factor: str) -> SampleRow:

@@ -5,14 +5,15 @@ of our own beside the aggregate), reading what is pending, writing how a record 
 Does not: what a group's aggregate is (groups), whether a stored one can be sent (records).
 """
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from metering_dagster import dynamodb
-from metering_dagster.dynamodb import Action, IndexShape, Item, TableShape, Unit, plain, typed, value
+from metering_dagster import dynamodb, transactions
+from metering_dagster.dynamodb import IndexShape, Item, TableShape, plain, typed, value
 from metering_dagster.metering import counted, pending_index
 from metering_dagster.metering.counted import Committed
 from metering_dagster.metering.groups import Aggregate
@@ -20,8 +21,9 @@ from metering_dagster.metering.pending_index import PendingIndex
 from metering_dagster.metering.quantities import Quantities, number_text
 from metering_dagster.metering.reasons import RawStatus
 from metering_dagster.metering.records import RecordEnd, StoredAggregate, api_allocations
-from metering_dagster.metering.rows import GroupKey, Usage
-from metering_dagster.metering.usage_table import RowEnd, UsageTable
+from metering_dagster.metering.rows import GroupKey, RowEnd, Usage
+from metering_dagster.metering.usage_table import UsageTable
+from metering_dagster.transactions import Action, Fate, Unit, transact
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
@@ -38,8 +40,12 @@ _COUNTED = "metering-dagster#counted#"
 """Begins the hash key of what a commit counted; no licence and no product code does."""
 _COUNTED_LIFE = timedelta(days=35)
 """How long that is kept (`ttl`): well past the 30 hours in which an hour can be billed."""
-_FIRST_ROWS = dynamodb.TRANSACTION_ACTIONS - 2
+_FIRST_ROWS = transactions.MAX_ACTIONS - 2
 """Raw rows that are finalised in the same transaction as the commit itself."""
+_ITEM_BYTES = 4_000
+"""What an action sends beside its values, from above."""
+_VISIBLE_ATTEMPTS = 20
+"""How often the index is looked at before a run gives up on it: about half a minute."""
 _ABSENT = f"attribute_not_exists({_HASH})"
 _NO_QUANTITY = "attribute_not_exists(quantity) OR attribute_type(quantity, :null)"
 
@@ -65,6 +71,14 @@ class Committing:
 def aggregated_reason(quantity: Decimal, count: int) -> str:
     """The reason of a raw row that is `Aggregated`, in the domain's words."""
     return f"Aggregated total quantity {number_text(quantity)} from {count} raw usage records"
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """How a commit is written: what stands or falls together, and the rows that follow one by one."""
+
+    first: Unit
+    rest: list[Unit]
 
 
 class AggregatedTable:
@@ -99,14 +113,21 @@ class AggregatedTable:
         rows than a transaction holds the others are finalised after it; where we die between, their seconds are
         among those that were counted, and the next visit ends them.
         """
-        firsts, rests = zip(*(self._units(commit, now) for commit in commits), strict=True) if commits else ((), ())
+        plans = [self._plan(commit, now, _FIRST_ROWS) for commit in commits]
         with self._explained():
-            written = dynamodb.transact(self.client, firsts)
-            done = [unit for rest, ok in zip(rests, written, strict=True) if ok for unit in rest]
-            finished = iter(dynamodb.transact(self.client, done))
+            fates = transact(self.client, [plan.first for plan in plans])
+            # Rows with much of their own may pass 4 MB together, which nobody can tell from outside: then the commit
+            # goes by itself, and each row after it.
+            for position in [n for n, fate in enumerate(fates) if fate is Fate.INVALID]:
+                plans[position] = self._plan(commits[position], now, 0)
+                fates[position] = transact(self.client, [plans[position].first])[0]
+            done = [unit for plan, fate in zip(plans, fates, strict=True) if fate is Fate.WRITTEN for unit in plan.rest]
+            finished = iter(transact(self.client, done))
         return [
-            Committing(ok, sum(not next(finished) for _ in rest) if ok else 0)
-            for rest, ok in zip(rests, written, strict=True)
+            Committing(True, sum(next(finished) is not Fate.WRITTEN for _ in plan.rest))
+            if fate is Fate.WRITTEN
+            else Committing(False)
+            for plan, fate in zip(plans, fates, strict=True)
         ]
 
     def pending(self, bucket: str, license_arn: str | None = None) -> Iterator[StoredAggregate]:
@@ -122,6 +143,32 @@ class AggregatedTable:
                 yield from self._still_pending(head, bucket)
         yield from self._still_pending(keys, bucket)
 
+    def check_shape(self) -> None:
+        """Raise `TableError` where the table's keys or indexes are not as they must be."""
+        error = dynamodb.shape_error(self.client, self.name, SHAPE)
+        if error is not None:
+            raise error
+
+    def await_visible(self, keys: Collection[GroupKey], bucket: str) -> list[GroupKey]:
+        """Wait until the sparse index shows these committed groups; those it does not show in time, though pending.
+
+        The index follows the table after some milliseconds, seldom seconds. Whoever submits next asks the index.
+        """
+        hidden = {(key.license_arn, key.prefix): key for key in keys}
+        for attempt in range(_VISIBLE_ATTEMPTS):
+            if not hidden:
+                break
+            if attempt:
+                time.sleep(dynamodb.pause(attempt))
+            for page in self._index.pages(bucket, None, f"{_HASH}, {_RANGE}"):
+                for item in page:
+                    hidden.pop((item[_HASH]["S"], item[_RANGE]["S"]), None)
+            if hidden and attempt:
+                # What is not pending any more, another run has sent.
+                still = self._still_pending([_key(key) for key in hidden.values()], bucket)
+                hidden = {place: hidden[place] for s in still if (place := (s.license_arn, s.sort_key)) in hidden}
+        return sorted(hidden.values())
+
     def count_pending(self, bucket: str) -> int:
         """How many aggregates are filed as pending under this hour."""
         return self._index.count(bucket)
@@ -129,7 +176,7 @@ class AggregatedTable:
     def record(self, ends: Sequence[RecordEnd], now: datetime) -> list[bool]:
         """Write how records ended, each on the condition that it is still pending with the quantity that was read."""
         with self._explained():
-            return dynamodb.transact(self.client, [Unit((self._end_action(end, now),), 4096) for end in ends])
+            return [fate is Fate.WRITTEN for fate in transact(self.client, [self._end_unit(end, now) for end in ends])]
 
     def _still_pending(self, keys: Sequence[Item], bucket: str) -> list[StoredAggregate]:
         with self._explained():
@@ -137,28 +184,24 @@ class AggregatedTable:
         found = sorted((_stored(item) for item in items), key=lambda s: (s.license_arn, s.sort_key))
         return [stored for stored in found if stored.pending == bucket]
 
-    def _units(self, commit: Commit, now: datetime) -> tuple[Unit, list[Unit]]:
-        """The transaction of the commit itself, and one unit for each row that it does not hold."""
+    def _plan(self, commit: Commit, now: datetime, most: int) -> "_Plan":
+        """The transaction of the commit itself with up to `most` rows, and one unit for each row it does not hold."""
         aggregate = commit.aggregate
         reason = aggregated_reason(aggregate.quantity, len(commit.usages))
-        ends = [RowEnd(usage.row, RawStatus.AGGREGATED, reason) for usage in commit.usages]
-        item = self._item(aggregate, now)
-        memory = self._counted_item(commit, now)
-        size = len(repr(item)) + len(memory["counted"]["B"]) * 2 + 2048
-        first: list[RowEnd] = []
-        actions: list[Action] = []
-        for end in ends[:_FIRST_ROWS]:
-            unit = self.usage.end_unit((end,), now)
-            if size + unit.size > dynamodb.TRANSACTION_BYTES:
+        rows = [self.usage.end_unit(RowEnd(u.row, RawStatus.AGGREGATED, reason), now) for u in commit.usages]
+        puts = [self._item(aggregate, now), self._counted_item(commit, now)]
+        size = sum(_ITEM_BYTES + transactions.bytes_of(put) for put in puts)
+        held = 0
+        for row in rows[:most]:
+            if size + row.size > transactions.MAX_BYTES:
                 break
-            size += unit.size
-            first.append(end)
-            actions += unit.actions
-        puts = [
-            {"Put": {"TableName": self.name, "Item": put, "ConditionExpression": _ABSENT}} for put in (item, memory)
+            size += row.size
+            held += 1
+        actions: list[Action] = [
+            {"Put": {"TableName": self.name, "Item": put, "ConditionExpression": _ABSENT}} for put in puts
         ]
-        rest = [self.usage.end_unit((end,), now) for end in ends[len(first) :]]
-        return Unit((*puts, *actions), size), rest
+        actions += [action for row in rows[:held] for action in row.actions]
+        return _Plan(Unit(tuple(actions), size), rows[held:])
 
     def _item(self, aggregate: Aggregate, now: datetime) -> dict[str, Any]:
         key, stamp = aggregate.key, dynamodb.stamp(now)
@@ -191,7 +234,7 @@ class AggregatedTable:
             "ttl": {"N": str(int(expires.timestamp()))},
         }
 
-    def _end_action(self, end: RecordEnd, now: datetime) -> Action:
+    def _end_unit(self, end: RecordEnd, now: datetime) -> Unit:
         values = {
             ":pending": end.pending,
             ":status": end.status.value,
@@ -207,7 +250,7 @@ class AggregatedTable:
         sets += ["meteringRecordId = :record"] if end.record_id else []
         # What an earlier submission of this record left behind is not true any more.
         removes = ["meteringPending"] + ([] if end.reason else ["meteringStatusReason"])
-        return {
+        action = {
             "Update": {
                 "TableName": self.name,
                 "Key": {_HASH: {"S": end.license_arn}, _RANGE: {"S": end.sort_key}},
@@ -217,6 +260,7 @@ class AggregatedTable:
                 "ExpressionAttributeValues": sent,
             }
         }
+        return Unit((action,), _ITEM_BYTES + transactions.bytes_of(sent))
 
     def _explained(self) -> dynamodb.Explained:
         return dynamodb.Explained(self.client, self.name, SHAPE)

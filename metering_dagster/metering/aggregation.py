@@ -4,28 +4,38 @@ Belongs here: the order of reading, judging, writing, and what is done when a ro
 group's verdict is (groups, counted), how anything is stored (the tables), what a person reads of it (ops).
 """
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from decimal import Decimal
 
-from metering_dagster.masking import digest, mask
+from metering_dagster.ledger.entries import Entry
+from metering_dagster.masking import digest, mask, mask_text
+from metering_dagster.metering import telling
 from metering_dagster.metering.aggregated_table import Commit, Committing, aggregated_reason
 from metering_dagster.metering.counted import Committed, settle
 from metering_dagster.metering.groups import Aggregate, Outcome, Verdict, belongs, judge_group, judge_pending
 from metering_dagster.metering.quantities import EXACT, number_text, total
 from metering_dagster.metering.reasons import RawStatus
-from metering_dagster.metering.rows import GroupKey, RawRow
+from metering_dagster.metering.rows import GroupKey, RawRow, RowEnd
 from metering_dagster.metering.tables import Slice, Tables
-from metering_dagster.metering.usage_table import RowEnd
 
 WINDOW_GROUPS, WINDOW_ROWS = 64, 8_000
 """How much is read before it is written: bounds the memory, whatever the hour holds."""
 READERS = 8
+LATEST = 5_000
+"""Commits that are looked for in the index at the end; earlier ones had the time of these to get there."""
 ATTEMPTS = 4
 """How often a group is judged again because a row of it changed meanwhile, before it is left to the next visit."""
+
+
+def ignore(_: Entry) -> None:
+    """For a visit that keeps no ledger."""
+
+
+Tell = Callable[[Entry], None]
 
 
 @dataclass
@@ -41,6 +51,7 @@ class Aggregation:
     held_rows: int = 0
     held_quantity: Decimal = Decimal(0)
     zero_groups: int = 0
+    zero_rows: int = 0
     rejected: Counter[str] = field(default_factory=Counter)
     """Rejected rows by reason code."""
     cleaned: int = 0
@@ -53,8 +64,17 @@ class Aggregation:
     """Groups whose rows changed at every attempt, masked: the next visit takes them."""
     notes: list[str] = field(default_factory=list)
     """Held, rejected and late groups in words, masked, the first few."""
+    hidden: list[str] = field(default_factory=list)
+    """Groups that were committed and that the index does not show yet, masked: a submission now would miss them."""
     would_commit: list[Aggregate] = field(default_factory=list)
     """In shadow mode: what a live visit would have committed."""
+    latest: deque[GroupKey] = field(default_factory=lambda: deque(maxlen=LATEST))
+    """The groups that were committed last."""
+    seen: Decimal = Decimal(0)
+    """Quantity of the good pending rows of all groups that were seen through, added up row by row."""
+    accounted: Decimal = Decimal(0)
+    """The same by what became of them: committed, held, rejected with their group, cleaned, late."""
+    tell: Tell = ignore
 
     def note(self, key: GroupKey, words: str) -> None:
         """Keep words about a group for the person who looks."""
@@ -65,7 +85,7 @@ class Aggregation:
 def name_of(key: GroupKey) -> str:
     """The group in a message: hour, dimension, masked licence and account, and a digest that tells two apart."""
     return (
-        f"{key.bucket} {key.dimension} of licence {mask(key.license_arn)}, account {mask(key.account)} "
+        f"{key.bucket} {mask_text(key.dimension)} of licence {mask(key.license_arn)}, account {mask(key.account)} "
         f"({digest(key.license_arn, key.prefix)})"
     )
 
@@ -78,9 +98,12 @@ class _Visit:
     rows: list[RawRow]
 
 
-def aggregate(tables: Tables, part: Slice) -> Aggregation:
-    """Fold every group that has a pending row in this slice, commit what can be, settle what was committed before."""
-    report = Aggregation()
+def aggregate(tables: Tables, part: Slice, tell: Tell = ignore) -> Aggregation:
+    """Fold every group that has a pending row in this slice, commit what can be, settle what was committed before.
+
+    `tell` hears of every row that ended in no record, and of every group that stays pending.
+    """
+    report = Aggregation(tell=tell)
     with ThreadPoolExecutor(READERS) as pool:
         for window in _windows(_groups(tables, part)):
             waiting = window
@@ -90,6 +113,8 @@ def aggregate(tables: Tables, part: Slice) -> Aggregation:
                 visits = list(pool.map(lambda key: _Visit(key, tables.usage.group_rows(key)), waiting))
                 waiting = _handle(tables, part, visits, report, first=attempt == 0)
             report.unsettled += [name_of(key) for key in waiting]
+    if report.latest:
+        report.hidden = [name_of(key) for key in tables.aggregated.await_visible(report.latest, part.bucket)]
     return report
 
 
@@ -134,6 +159,9 @@ class _Step:
     """By the position of a `LateUsage` in `ends`: what the bill lacks because of it."""
     commit: Commit | None = None
     verdict: Verdict | None = None
+    seen: Decimal = Decimal(0)
+    """Quantity of the good rows that are not in `commit`, row by row; and the same by what becomes of them."""
+    accounted: Decimal = Decimal(0)
 
 
 def _handle(
@@ -154,8 +182,11 @@ def _handle(
     changed = _write_ends(tables, steps, report)
     changed |= _write_commits(tables, [step for step in steps if step.commit], report)
     for step in steps:
-        if step.visit.key not in changed and step.verdict is not None:
-            _count(step.visit.key, step.verdict, report)
+        if step.visit.key not in changed:
+            report.seen = EXACT.add(report.seen, step.seen)
+            report.accounted = EXACT.add(report.accounted, step.accounted)
+            if step.verdict is not None:
+                _count(step.visit.key, step.verdict, report)
     return sorted(changed)
 
 
@@ -183,7 +214,11 @@ def _step(visit: _Visit, verdict: Verdict) -> _Step:
         ends += [RowEnd(usage.row, None, pending=visit.key.bucket) for usage in verdict.usages]
     elif verdict.aggregate is not None:
         commit = Commit(verdict.aggregate, verdict.usages)
-    return _Step(visit, ends, commit=commit, verdict=verdict)
+    step = _Step(visit, ends, commit=commit, verdict=verdict)
+    if commit is None and verdict.usages:
+        step.seen = total(usage.quantity for usage in verdict.usages)
+        step.accounted = verdict.aggregate.quantity if verdict.aggregate else step.seen
+    return step
 
 
 def _settle_step(visit: _Visit, committed: Committed, tables: Tables) -> _Step:
@@ -195,6 +230,10 @@ def _settle_step(visit: _Visit, committed: Committed, tables: Tables) -> _Step:
     ]  # fmt: skip
     settlement = settle(committed, usages, before)
     step = _Step(visit, [RowEnd(row, RawStatus.REJECTED, reason.value) for row, reason in bad])
+    step.seen = total(usage.quantity for usage in usages)
+    step.accounted = total(
+        usage.quantity for usage in (*settlement.aggregated, *(late.usage for late in settlement.late))
+    )
     reason = aggregated_reason(settlement.total, settlement.count)
     step.ends += [RowEnd(usage.row, RawStatus.AGGREGATED, reason) for usage in settlement.aggregated]
     for late in settlement.late:
@@ -215,11 +254,13 @@ def _write_ends(tables: Tables, steps: Sequence[_Step], report: Aggregation) -> 
         if not ok or end.status is None:
             again.add(key)
         elif end.status is RawStatus.REJECTED:
+            report.tell(telling.of_row(end))
             report.rejected[end.reason] += 1
             report.note(key, f"a row was rejected: {end.reason}")
         elif end.status is RawStatus.AGGREGATED:
             report.cleaned += 1
         else:
+            report.tell(telling.of_row(end, step.late[position]))
             _count_late(key, step.late[position], report)
     return again
 
@@ -249,19 +290,28 @@ def _write_commits(tables: Tables, steps: Sequence[_Step], report: Aggregation) 
             again.add(aggregate.key)
         if outcome.written:
             report.committed += 1
+            if tables.writes:
+                report.latest.append(aggregate.key)
+            report.seen = EXACT.add(report.seen, total(usage.quantity for usage in commit.usages))
+            report.accounted = EXACT.add(report.accounted, aggregate.quantity)
             report.rows += len(commit.usages) - outcome.unfinished
-            dimension = aggregate.key.dimension
+            dimension = mask_text(aggregate.key.dimension)
             so_far = report.by_dimension.get(dimension, Decimal(0))
             report.by_dimension[dimension] = EXACT.add(so_far, aggregate.quantity)
     return again
 
 
 def _count(key: GroupKey, verdict: Verdict, report: Aggregation) -> None:
-    if verdict.outcome is Outcome.HOLD:
-        quantity = total(usage.quantity for usage in verdict.usages)
+    if verdict.outcome not in (Outcome.HOLD, Outcome.ZERO):
+        return
+    quantity, rows = total(usage.quantity for usage in verdict.usages), len(verdict.usages)
+    held = verdict.outcome is Outcome.HOLD
+    report.tell(telling.of_waiting(key, quantity, rows, held=held))
+    if held:
         report.held_groups += 1
-        report.held_rows += len(verdict.usages)
+        report.held_rows += rows
         report.held_quantity = EXACT.add(report.held_quantity, quantity)
-        report.note(key, f"{len(verdict.usages)} good rows of {number_text(quantity)} are held by a rejected one")
-    elif verdict.outcome is Outcome.ZERO:
+        report.note(key, f"{rows} good rows of {number_text(quantity)} are held by a rejected one")
+    else:
         report.zero_groups += 1
+        report.zero_rows += rows

@@ -3,11 +3,12 @@
 Belongs here: names, partitions, lineage, descriptions. Does not: what the steps do (ops).
 """
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
+from metering_dagster.metering import checks
 from metering_dagster.metering.ops import (
     aggregate_groups,
     discover_pending,
@@ -88,13 +89,14 @@ def hourly_assets(mode: str) -> list[dg.AssetsDefinition]:
         kinds={"dynamodb", mode},
         owners=OWNERS,
         tags=tags,
+        check_specs=checks.specs("aggregated_usage", checks.AGGREGATED, HOURS),
         description=about(
             "One record for each licence, account and dimension of the hour: the exact sum of its raw rows, committed "
             "once. A bad row holds its group until it is mended or the hour is at its last call; late rows are told."
         ),
     )
     def aggregated_usage(pending_usage: object, raw_usage: object) -> object:
-        return aggregate_groups(after=[pending_usage, raw_usage])
+        return _with_checks("aggregated_usage", checks.AGGREGATED, aggregate_groups(after=[pending_usage, raw_usage]))
 
     @dg.graph_asset(
         group_name=GROUP,
@@ -106,15 +108,22 @@ def hourly_assets(mode: str) -> list[dg.AssetsDefinition]:
         kinds={"aws", mode},
         owners=OWNERS,
         tags=tags,
+        check_specs=checks.specs("metered_usage", checks.METERED, HOURS),
         description=about(
             "The hour as AWS Marketplace billed it: every pending aggregate, ours or the seller's own, sent through "
             "BatchMeterUsage, its answer written down. Green only if nothing that could be sent is left."
         ),
     )
     def metered_usage(aggregated_usage: object, subscribers: object) -> object:
-        return record_submissions(submit_batches(plan_submissions(after=[aggregated_usage, subscribers])))
+        planned = plan_submissions(after=[aggregated_usage, subscribers])
+        return _with_checks("metered_usage", checks.METERED, record_submissions(submit_batches(planned)))
 
     return [pending_usage, aggregated_usage, metered_usage]
+
+
+def _with_checks(asset: str, names: Iterable[str], outputs: Any) -> dict[str, Any]:
+    """A graph's outputs: the asset, and each check under the name by which Dagster finds it."""
+    return {"result": outputs.result} | {f"{asset}_{name}": getattr(outputs, name) for name in names}
 
 
 def meter_hour_job(assets: Sequence[dg.AssetsDefinition]) -> "UnresolvedAssetJobDefinition":

@@ -5,20 +5,32 @@ everything again, and the UI needs none of it.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from metering_dagster.errors import CallerError, TableError, UnreachableError
+from metering_dagster.ledger.files import Ledger, default_uri
 from metering_dagster.metering.batches import Buyer
 from metering_dagster.metering.tables import Slice, Tables
 from metering_dagster.settings import Mode, Settings
 
 if TYPE_CHECKING:
     from metering_dagster.aws import Clients
+    from metering_dagster.metering.aggregation import Tell
     from metering_dagster.metering.marketplace import Marketplace
+    from metering_dagster.metering.pending_index import PendingIndex
     from metering_dagster.metering.quota import Quota
     from metering_dagster.metering.submission import Submitter
+
+
+@dataclass(frozen=True)
+class Probe:
+    """The sparse indexes of the two tables in which something may be pending."""
+
+    rows: "PendingIndex"
+    aggregates: "PendingIndex"
 
 
 class Deployment:
@@ -63,6 +75,18 @@ class Deployment:
         )
 
     @cached_property
+    def probe(self) -> "Probe":
+        """What a tick looks at, with short time-outs."""
+        from metering_dagster.metering import aggregated_table, usage_table
+        from metering_dagster.metering.pending_index import PendingIndex
+
+        client, settings = self.clients.probe(), self.settings.require()
+        return Probe(
+            rows=PendingIndex(client, str(settings.usage_table), usage_table.SHAPE),
+            aggregates=PendingIndex(client, str(settings.aggregated_usage_table), aggregated_table.SHAPE),
+        )
+
+    @cached_property
     def marketplace(self) -> "Marketplace":
         """The Metering API of the SDK's own Region."""
         from metering_dagster.metering.marketplace import Marketplace
@@ -77,13 +101,26 @@ class Deployment:
         aggregated = self.tables.aggregated
         return Quota(aggregated.client, aggregated.name, self.marketplace.region)
 
-    def submitter(self) -> "Submitter":
-        """One visit's submission; in dry-run mode it calls nothing."""
+    def submitter(self, tell: "Tell | None" = None) -> "Submitter":
+        """One visit's submission; in dry-run mode it calls nothing. `tell` hears of every record that ended."""
+        from metering_dagster.metering.aggregation import ignore
         from metering_dagster.metering.submission import Submitter
 
         return Submitter(
-            self.tables, self.marketplace, self.quota, self.settings.product_code, sends=self.mode is Mode.LIVE
+            self.tables,
+            self.marketplace,
+            self.quota,
+            self.settings.product_code,
+            sends=self.mode is Mode.LIVE,
+            tell=tell or ignore,
         )
+
+    def ledger(self, storage_directory: str) -> Ledger:
+        """The ledger, at the place that the settings name or else beside Dagster's storage."""
+        uri = self.settings.ledger_uri or default_uri(storage_directory)
+        endpoints = self.settings.endpoints
+        endpoint = endpoints.get("AWS_ENDPOINT_URL_S3") or endpoints.get("AWS_ENDPOINT_URL")
+        return Ledger(uri, endpoint, self.settings.region)
 
     def slice_of(self, hour: datetime, buyers: frozenset[Buyer] | None) -> tuple[Slice, str | None]:
         """The slice of an hour with the open flush windows in it; and why they are not known, if they are not.

@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from metering_dagster import hours
-from metering_dagster.metering.aggregation import Aggregation, settle_group
+from metering_dagster.metering import telling
+from metering_dagster.metering.aggregation import Aggregation, Tell, ignore, settle_group
 from metering_dagster.metering.reasons import RawStatus, Reason
-from metering_dagster.metering.rows import GroupKey, RawRow, group_of, key_fault
+from metering_dagster.metering.rows import GroupKey, RawRow, RowEnd, group_of, key_fault
 from metering_dagster.metering.tables import Slice, Tables
-from metering_dagster.metering.usage_table import IndexedRow, RowEnd
+from metering_dagster.metering.usage_table import IndexedRow
 
 _ODD_AT_ONCE = 1_000
 """Odd rows are collected and written this many at a time: memory stays flat, even where a seller misfiles an hour."""
@@ -39,11 +40,12 @@ class Discovery:
     """What became of misfiled rows whose own group was committed before."""
     changed: int = 0
     """Odd rows that changed meanwhile: the next visit takes them."""
+    tell: Tell = ignore
 
 
-def discover(tables: Tables, part: Slice) -> Discovery:
-    """Survey the slice. Memory is that of one licence's groups."""
-    report = Discovery()
+def discover(tables: Tables, part: Slice, tell: Tell = ignore) -> Discovery:
+    """Survey the slice; `tell` hears of rows that end here. Memory is that of one licence's groups."""
+    report = Discovery(settled=Aggregation(tell=tell), tell=tell)
     odd: list[IndexedRow] = []
     for licence in part.licences:
         groups: set[GroupKey] = set()
@@ -67,6 +69,10 @@ def discover(tables: Tables, part: Slice) -> Discovery:
         report.groups += len(groups)
     _mend(tables, part, odd, report)
     report.aggregates = _pending_aggregates(tables, part)
+    if not report.rows and not report.aggregates:
+        # An index that answers with nothing may be another table's: an empty hour is believed of the right tables only.
+        tables.usage.check_shape()
+        tables.aggregated.check_shape()
     return report
 
 
@@ -116,13 +122,16 @@ def _places(key: GroupKey, rows: Iterable[RawRow], now: datetime) -> list[RowEnd
 
 
 def _write(tables: Tables, ends: Sequence[RowEnd], report: Discovery) -> None:
-    written = tables.usage.write(ends, tables.clock()) if tables.writes else [True] * len(ends)
+    now = tables.clock()
+    written = tables.usage.write(ends, now) if tables.writes else [True] * len(ends)
     for end, ok in zip(ends, written, strict=True):
         if not ok:
             report.changed += 1
         elif end.pending is not None:
             report.refiled[end.pending] += 1
-        elif end.status is RawStatus.EXPIRED:
-            report.expired += 1
         else:
-            report.rejected[end.reason] += 1
+            report.tell(telling.of_row(end))
+            if end.status is RawStatus.EXPIRED:
+                report.expired += 1
+            else:
+                report.rejected[end.reason] += 1

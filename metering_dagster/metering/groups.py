@@ -86,7 +86,7 @@ def judge_group(
     if not bad and not usages:
         return Verdict(Outcome.NOTHING)
     standing = [row for row in rows if row.is_rejected]
-    revived = tuple(usage for row in standing if (usage := _revivable(row, quantities)))
+    revived = tuple(usage for row in standing if (usage := _revivable(key, row, quantities)))
     if revived:
         return Verdict(Outcome.REVIVE, usages=revived)
     if not usages:
@@ -113,20 +113,18 @@ def belongs(key: GroupKey, row: RawRow) -> bool:
 def judge_pending(
     key: GroupKey, rows: Iterable[RawRow], quantities: Quantities
 ) -> tuple[tuple[tuple[RawRow, Reason], ...], tuple[Usage, ...]]:
-    """The pending rows, judged one by one: the bad ones with their faults, and the good ones.
-
-    A legacy group is one buyer's: rows that name different customers under one key are all faulty.
-    """
+    """The pending rows, judged one by one: the bad ones with their faults, and the good ones."""
     judged = [(row, judge(row, quantities)) for row in rows if row.pending is not None]
-    if key.is_legacy and len({str(row.customer_identifier) for row, _ in judged if row.customer_identifier}) > 1:
-        judged = [(row, Reason.SORT_KEY_MISMATCH) for row, _ in judged]
     bad = tuple((row, found) for row, found in judged if isinstance(found, Reason))
     return bad, tuple(found for _, found in judged if isinstance(found, Usage))
 
 
-def _revivable(row: RawRow, quantities: Quantities) -> Usage | None:
+def _revivable(key: GroupKey, row: RawRow, quantities: Quantities) -> Usage | None:
     """The usage of a row that is no bad row by itself, but was rejected with its whole group."""
-    if not isinstance(row.reason, str) or row.reason not in GROUP_REASONS:  # any type may be stored there
+    if not isinstance(row.reason, str):  # any type may be stored there
+        return None
+    mixed_customers = key.is_legacy and row.reason == Reason.SORT_KEY_MISMATCH
+    if row.reason not in GROUP_REASONS and not mixed_customers:
         return None
     found = judge(row, quantities)
     return found if isinstance(found, Usage) else None
@@ -134,11 +132,31 @@ def _revivable(row: RawRow, quantities: Quantities) -> Usage | None:
 
 def fold(key: GroupKey, usages: Sequence[Usage], now: datetime, quantities: Quantities) -> Aggregate | Reason:
     """The aggregate of these rows, or the first fault of the group as a whole."""
-    identifier = next((str(u.row.customer_identifier) for u in usages if u.row.customer_identifier), None)
-    aggregate = Aggregate(
-        key, total(u.quantity for u in usages), _fold_allocations(usages), identifier if key.is_legacy else None
-    )
+    identifier = None
+    if key.is_legacy:
+        found = legacy_identifier(u.row.customer_identifier for u in usages)
+        if isinstance(found, Reason):
+            return found
+        identifier = found
+    aggregate = Aggregate(key, total(u.quantity for u in usages), _fold_allocations(usages), identifier)
     return group_fault(aggregate, now, quantities) or aggregate
+
+
+def legacy_identifier(stored: Iterable[object]) -> str | Reason | None:
+    """The one customer that a legacy group's rows name, if any does.
+
+    A legacy group is one buyer's: where its rows name different customers, nobody can be billed for it. What is no
+    text names nobody.
+    """
+    named: set[str] = set()
+    for identifier in stored:
+        if isinstance(identifier, str) and identifier:
+            named.add(identifier)
+        elif identifier not in (None, ""):
+            return Reason.MISSING_LEGACY_IDENTIFIER
+    if len(named) > 1:
+        return Reason.SORT_KEY_MISMATCH
+    return named.pop() if named else None
 
 
 def _fold_allocations(usages: Sequence[Usage]) -> Allocations | None:

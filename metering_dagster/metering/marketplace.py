@@ -106,6 +106,9 @@ class Marketplace:
             if failure is None:
                 raise
             return failure
+        if "Results" not in answer and "UnprocessedRecords" not in answer:
+            words = "what answers there is not the Metering API; check AWS_ENDPOINT_URL_MARKETPLACE_METERING"
+            return CallFailure(Trouble.TRANSIENT, "NoAnswer", words)
         waiting = {identity(record): aggregate for record, aggregate in zip(records, batch.records, strict=True)}
         results = []
         for result in answer.get("Results", []):

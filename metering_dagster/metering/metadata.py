@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from metering_dagster.metering.discovery import Discovery
     from metering_dagster.metering.submission import Submission
 
+PENDING_ROWS, PENDING_AGGREGATES = "pending_rows_after", "pending_aggregates_after"
+"""What a run left pending: the ticks compare it with what they find."""
 Metadata = dict[str, dg.MetadataValue]
 
 
@@ -28,6 +30,7 @@ def of_discovery(mode: str, found: "Discovery") -> Metadata:
     """What was pending."""
     shown: Metadata = {
         "mode": dg.MetadataValue.text(str(mode)),
+        "dagster/partition_row_count": dg.MetadataValue.int(found.rows),
         "rows": dg.MetadataValue.int(found.rows),
         "groups": dg.MetadataValue.int(found.groups),
         "licences": dg.MetadataValue.int(found.licences),
@@ -52,6 +55,7 @@ def of_aggregation(mode: str, done: "Aggregation") -> Metadata:
     """What was committed, held, waiting, rejected and late."""
     shown: Metadata = {
         "mode": dg.MetadataValue.text(str(mode)),
+        "dagster/partition_row_count": dg.MetadataValue.int(done.committed),
         "committed_groups": dg.MetadataValue.int(done.committed),
         "committed_rows": dg.MetadataValue.int(done.rows),
         "committed_quantity": _quantity(total(done.by_dimension.values())),
@@ -69,8 +73,14 @@ def of_aggregation(mode: str, done: "Aggregation") -> Metadata:
     return shown | _notes(done.notes)
 
 
-def of_submission(mode: str, done: "Submission", rejected_before: Mapping[str, int]) -> Metadata:
-    """What the service said, and what is left."""
+def of_submission(
+    mode: str,
+    done: "Submission",
+    rejected_before: Mapping[str, int],
+    pending: tuple[int, int],
+    ledger: str | None,
+) -> Metadata:
+    """What the service said, and what is left; `pending` are the raw rows and aggregates that still wait."""
     rejected = dict(done.rejected)
     for reason, count in rejected_before.items():
         rejected[reason] = rejected.get(reason, 0) + count
@@ -81,11 +91,16 @@ def of_submission(mode: str, done: "Submission", rejected_before: Mapping[str, i
         "billed_quantity": _quantity(total(done.by_dimension.values())),
         "rejected_records": dg.MetadataValue.int(sum(rejected.values())),
         "left_pending": dg.MetadataValue.int(done.left.total()),
+        PENDING_ROWS: dg.MetadataValue.int(pending[0]),
+        PENDING_AGGREGATES: dg.MetadataValue.int(pending[1]),
+        "dagster/partition_row_count": dg.MetadataValue.int(sum(done.by_status.values())),
     }
     if done.ended_by_others:
         shown["ended_by_another_run"] = dg.MetadataValue.int(done.ended_by_others)
     if done.unknown_products:
         shown["records_of_unknown_products"] = dg.MetadataValue.int(done.unknown_products)
+    if ledger:
+        shown["ledger"] = dg.MetadataValue.path(ledger)
     shown |= _table("statuses", "status", "records", done.by_status) | _by_dimension(done.by_dimension)
     shown |= _table("rejected", "reason", "records", rejected) | _table("left", "why", "records", done.left)
     return shown | _notes([*done.warnings, *done.notes])

@@ -5,7 +5,7 @@ The hour and the licences come in as inputs: in a run of a partition by the inpu
 before. No value that an op hands on names a buyer.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,15 +14,16 @@ from pydantic import Field
 
 from metering_dagster import hours
 from metering_dagster.errors import LeftPendingError, MeteringError
-from metering_dagster.ledger.files import default_uri
-from metering_dagster.metering import metadata
+from metering_dagster.ledger.entries import Entry, Standing, standing_of
+from metering_dagster.ledger.files import LedgerFile
+from metering_dagster.metering import checks, metadata
 from metering_dagster.metering.guard import refuse_open_hour
 from metering_dagster.settings import Mode
 
 if TYPE_CHECKING:
     from metering_dagster.metering.deployment import Deployment
     from metering_dagster.metering.submission import Submission
-    from metering_dagster.metering.tables import Slice
+    from metering_dagster.metering.tables import Slice, Tables
 
 
 class HourConfig(dg.Config):
@@ -66,6 +67,7 @@ LICENCES = dg.In(
 )
 AFTER = dg.In(dg.Nothing, description="What has to be done before.")
 Licences = list[tuple[str, str]] | None
+Yielded = Iterator[dg.AssetCheckResult | dg.Output[None]]
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,6 @@ class Plan:
     hour: str
     records: int
     rejected: Mapping[str, int]
-    notes: tuple[str, ...]
     closed: str | None = None
 
 
@@ -87,6 +88,8 @@ class Submitted:
     mode: str
     submission: "Submission"
     plan: Plan
+    ledger: str | None = None
+    """The run's ledger file, if there was anything to tell."""
 
 
 class _Told:
@@ -116,29 +119,35 @@ def discover_pending(context: dg.OpExecutionContext, config: HourConfig, hour: s
             return
         from metering_dagster.metering.discovery import discover
 
-        found = discover(deployment.tables, part)
+        with _ledger_file(context, deployment, hour) as ledger:
+            found = discover(deployment.tables, part, _teller(deployment, ledger))
         context.add_output_metadata(metadata.of_discovery(deployment.mode, found))
 
 
 @dg.op(
     ins={"hour": HOUR, "licences": LICENCES, "after": AFTER},
-    out=dg.Out(dg.Nothing),
+    out={"result": dg.Out(dg.Nothing), **checks.outs(checks.AGGREGATED)},
     required_resource_keys={"metering"},
     description="Fold each group's rows into one exact sum and commit it together with its rows' final state.",
     tags={"dagster/kind": "dynamodb"},
 )
-def aggregate_groups(context: dg.OpExecutionContext, config: HourConfig, hour: str, licences: Licences) -> None:
-    """Fold and commit the hour's groups."""
+def aggregate_groups(context: dg.OpExecutionContext, config: HourConfig, hour: str, licences: Licences) -> Yielded:
+    """Fold and commit the hour's groups, and answer the checks of `aggregated_usage`."""
     with _Told():
         deployment, part, closed = _visit(context, config, hour, licences)
         if closed:
-            context.add_output_metadata(metadata.of_closed_hour(deployment.mode, closed))
+            yield dg.Output(None, "result", metadata=metadata.of_closed_hour(deployment.mode, closed))
             return
         from metering_dagster.metering.aggregation import aggregate
 
-        done = aggregate(deployment.tables, part)
+        with _ledger_file(context, deployment, hour) as ledger:
+            done = aggregate(deployment.tables, part, _teller(deployment, ledger))
         for note in done.notes:
             context.log.warning(note)
+        if licences is None:
+            standing = _standing(context, deployment, hour)
+            rejected = deployment.tables.usage.count_rejected(standing.rejected_rows)
+            yield from checks.of_aggregation(done, standing, rejected)
         shown = metadata.of_aggregation(deployment.mode, done)
         if done.unsettled:
             raise dg.Failure(
@@ -147,7 +156,14 @@ def aggregate_groups(context: dg.OpExecutionContext, config: HourConfig, hour: s
                 "done; run the hour again.",
                 metadata=shown,
             )
-        context.add_output_metadata(shown)
+        if done.hidden:
+            raise dg.Failure(
+                f"{len(done.hidden)} groups of {hour} were committed, but the index metering_pending of the aggregated "
+                f"table does not show them yet, the first: {done.hidden[0]}. Submitting now would miss them: run the "
+                "hour again.",
+                metadata=shown,
+            )
+        yield dg.Output(None, "result", metadata=shown)
 
 
 @dg.op(
@@ -162,18 +178,19 @@ def plan_submissions(context: dg.OpExecutionContext, config: HourConfig, hour: s
     with _Told():
         deployment, part, closed = _visit(context, config, hour, licences)
         if closed:
-            return Plan(hour, 0, {}, (), closed)
+            return Plan(hour, 0, {}, closed)
         from metering_dagster.metering.submission import Submission, pending_windows, reject_unsendable
 
         report = Submission()
-        records = sum(
-            len(reject_unsendable(deployment.tables, window, report))
-            for window in pending_windows(deployment.tables, part)
-        )
+        with _ledger_file(context, deployment, hour) as ledger:
+            records = sum(
+                len(reject_unsendable(deployment.tables, window, report, _teller(deployment, ledger)))
+                for window in pending_windows(deployment.tables, part)
+            )
         for note in report.notes:
             context.log.warning(note)
         context.log.info(f"{hour}: {records} records to submit, {report.rejected.total()} rejected")
-        return Plan(hour, records, dict(report.rejected), tuple(report.notes))
+        return Plan(hour, records, dict(report.rejected))
 
 
 @dg.op(
@@ -193,36 +210,61 @@ def submit_batches(context: dg.OpExecutionContext, plan: Plan, licences: Licence
         if plan.closed:
             return Submitted(plan.hour, mode, Submission(), plan)
         part = _part(context, deployment, plan.hour, licences)
-        if mode is Mode.SHADOW:
-            from metering_dagster.metering.shadow import would_bill
+        with _ledger_file(context, deployment, plan.hour) as ledger:
+            if mode is Mode.SHADOW:
+                from metering_dagster.metering.shadow import would_bill
 
-            uri = deployment.settings.ledger_uri or default_uri(context.instance.storage_directory())
-            return Submitted(plan.hour, mode, would_bill(deployment.tables, part, uri, context.run_id), plan)
-        submission = deployment.submitter().submit(part)
+                submission = would_bill(deployment.tables, part, ledger.tell)
+            else:
+                submission = deployment.submitter(ledger.tell).submit(part)
         for words in (*submission.warnings, *submission.notes):
             context.log.warning(words)
-        return Submitted(plan.hour, mode, submission, plan)
+        return Submitted(plan.hour, mode, submission, plan, ledger.written)
 
 
 @dg.op(
-    out=dg.Out(dg.Nothing),
+    ins={"submitted": dg.In(dg.Any), "licences": LICENCES},
+    out={"result": dg.Out(dg.Nothing), **checks.outs(checks.METERED)},
     required_resource_keys={"metering"},
     description="Report the hour: green only where nothing that could be sent is left.",
     tags={"dagster/kind": "python"},
 )
-def record_submissions(context: dg.OpExecutionContext, submitted: Submitted) -> None:
-    """Report what was submitted; fail where something is left that should have gone."""
-    plan, submission = submitted.plan, submitted.submission
+def record_submissions(context: dg.OpExecutionContext, submitted: Submitted, licences: Licences) -> Yielded:
+    """Report what was submitted, answer the checks of `metered_usage`; fail where something is left."""
+    plan, submission, hour = submitted.plan, submitted.submission, submitted.hour
     if plan.closed:
-        context.add_output_metadata(metadata.of_closed_hour(submitted.mode, plan.closed))
+        yield dg.Output(None, "result", metadata=metadata.of_closed_hour(submitted.mode, plan.closed))
         return
-    shown = metadata.of_submission(submitted.mode, submission, plan.rejected)
     with _Told():
-        failure = left_pending(submitted)
+        deployment = _deployment(context)
+        tables = deployment.tables
+        pending = tables.usage.count_pending(hour), _still_pending(tables, hour)
+        if licences is None:
+            standing = _standing(context, deployment, hour)
+            yield from checks.of_submission(hours.parse_bucket(hour), submission, standing, pending)
+        shown = metadata.of_submission(submitted.mode, submission, plan.rejected, pending, submitted.ledger)
+        failure = left_pending(submitted) or (
+            arrived_meanwhile(hour, pending[1]) if licences is None and tables.writes else None
+        )
         if failure is not None:
             # This step alone, run again, would only say it again.
             raise dg.Failure(str(failure), metadata=shown, allow_retries=False)
-    context.add_output_metadata(shown)
+        yield dg.Output(None, "result", metadata=shown)
+
+
+def _still_pending(tables: "Tables", hour: str) -> int:
+    """Aggregates of the hour that are pending by the table itself: the index may still show what has just ended."""
+    return sum(1 for _ in tables.aggregated.pending(hour)) if tables.aggregated.count_pending(hour) else 0
+
+
+def arrived_meanwhile(hour: str, aggregates: int) -> LeftPendingError | None:
+    """In words, that aggregates are pending though everything that was found was sent; None if none are."""
+    if not aggregates:
+        return None
+    return LeftPendingError(
+        f"{aggregates} aggregates of {hour} are pending though everything found was sent: they arrived, or were "
+        "written again, during the run. Of one written again the first quantity is billed. The next tick sends them."
+    )
 
 
 def left_pending(submitted: Submitted) -> LeftPendingError | None:
@@ -238,6 +280,8 @@ def left_pending(submitted: Submitted) -> LeftPendingError | None:
             f"AWS refuses the caller of aws-marketplace:BatchMeterUsage in {submission.where}. Allow the action, renew "
             "the credentials, or run in a Region that offers the API; then run the hour again."
         )
+    elif any("InvalidProductCodeException" in why for why in submission.left):
+        what = "They stay pending: set the product's code right in the subscribers table, then run the hour again."
     else:
         what = "They stay pending; the next tick sends them again."
     return LeftPendingError(
@@ -250,6 +294,28 @@ def _deployment(context: dg.OpExecutionContext) -> "Deployment":
     deployment: Deployment = context.resources.metering
     deployment.settings.require()
     return deployment
+
+
+def _ledger_file(context: dg.OpExecutionContext, deployment: "Deployment", hour: str) -> LedgerFile:
+    """The file in which this step tells what ended; a step that is tried again tells in a file of its own."""
+    again = f"-{context.retry_number}" if context.retry_number else ""
+    name = f"{context.run_id}-{context.op.name}{again}"
+    ledger = deployment.ledger(context.instance.storage_directory())
+    return ledger.file(hour, name, deployment.mode.value, context.run_id)
+
+
+def _teller(deployment: "Deployment", ledger: LedgerFile) -> Callable[[Entry], None]:
+    """Who hears of what ended: in shadow mode nobody, for nothing did."""
+    return ledger.tell if deployment.tables.writes else lambda _: None
+
+
+def _standing(context: dg.OpExecutionContext, deployment: "Deployment", hour: str) -> Standing:
+    """What all runs of the hour so far left behind; nothing, with a warning, where the ledger cannot be read."""
+    try:
+        return standing_of(deployment.ledger(context.instance.storage_directory()).read_hour(hour))
+    except MeteringError as error:
+        context.log.warning(f"The checks speak of this run alone. {error}")
+        return Standing()
 
 
 def _visit(

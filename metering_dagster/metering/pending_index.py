@@ -31,11 +31,16 @@ class PendingIndex:
                 self._check(answer["Items"])
                 yield answer["Items"]
 
-    def count(self, bucket: str) -> int:
-        """How many items are filed under this hour."""
-        request = self._request(bucket, None) | {"Select": "COUNT"}
+    def count(self, bucket: str, most: int | None = None) -> int:
+        """How many items are filed under this hour; with `most`, no further than that is counted."""
+        request = self._request(bucket, None) | {"Select": "COUNT"} | ({"Limit": most} if most else {})
+        found = 0
         with Explained(self.client, self.table, self.shape):
-            return sum(answer["Count"] for answer in dynamodb.answers(self.client.query, **request))
+            for answer in dynamodb.answers(self.client.query, **request):
+                found += answer["Count"]
+                if most is not None and found >= most:
+                    return most
+        return found
 
     def _check(self, items: Sequence[Item]) -> None:
         """An index always carries its table's keys: where ours are missing, it is a table of another kind."""

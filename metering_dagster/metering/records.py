@@ -12,7 +12,7 @@ from decimal import Decimal
 from typing import Any
 
 from metering_dagster import hours
-from metering_dagster.metering.groups import Aggregate, group_fault
+from metering_dagster.metering.groups import Aggregate, group_fault, legacy_identifier
 from metering_dagster.metering.quantities import (
     Allocations,
     Quantities,
@@ -74,7 +74,12 @@ def judge_aggregate(stored: StoredAggregate, now: datetime, quantities: Quantiti
         if isinstance(read, Reason):
             return read
         allocations = read
-    identifier = str(stored.customer_identifier) if key.is_legacy and stored.customer_identifier else None
+    identifier = None
+    if key.is_legacy:
+        found = legacy_identifier([stored.customer_identifier])
+        if isinstance(found, Reason):
+            return found
+        identifier = found
     aggregate = Aggregate(key, stored.quantity, allocations, identifier)
     return group_fault(aggregate, now, quantities) or aggregate
 

@@ -44,6 +44,16 @@ class RawRow:
         return self.pending is None and self.status == RawStatus.REJECTED
 
 
+@dataclass(frozen=True, slots=True)
+class RowEnd:
+    """What a row is to become: final with a status and a reason, or pending under an hour (then without them)."""
+
+    row: RawRow
+    status: RawStatus | None
+    reason: str = ""
+    pending: str | None = None
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class GroupKey:
     """What is billed as one record: licence, account, dimension, hour."""

@@ -7,7 +7,7 @@ Belongs here: the order of quota, call and record; resending, halving, when to s
 import random
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -15,14 +15,22 @@ from typing import TYPE_CHECKING
 
 from metering_dagster import hours
 from metering_dagster.errors import CallerError, TableError, UnreachableError
-from metering_dagster.masking import mask
-from metering_dagster.metering.aggregation import name_of
-from metering_dagster.metering.batches import Batch, Lane, Products, cut_batches
+from metering_dagster.masking import mask, mask_text
+from metering_dagster.metering import telling
+from metering_dagster.metering.aggregation import Tell, ignore, name_of
+from metering_dagster.metering.batches import Batch, Buyer, Lane, Products, cut_batches
 from metering_dagster.metering.groups import Aggregate
 from metering_dagster.metering.marketplace import Answer, CallFailure, Marketplace, Result, Trouble
 from metering_dagster.metering.quantities import EXACT, number_text
 from metering_dagster.metering.reasons import Reason, RecordStatus
-from metering_dagster.metering.records import RecordEnd, StoredAggregate, judge_aggregate
+from metering_dagster.metering.records import (
+    Identity,
+    RecordEnd,
+    StoredAggregate,
+    api_record,
+    identity,
+    judge_aggregate,
+)
 from metering_dagster.metering.tables import Slice, Tables
 
 if TYPE_CHECKING:
@@ -32,8 +40,10 @@ CALLERS = 8
 """Calls side by side: with answers of up to 0.8 s they use the whole quota."""
 ATTEMPTS = 5
 """How often a call is sent in one run while its trouble is transient."""
-GIVE_UP_AFTER = 3
-"""Batches in a row that a whole run's attempts did not get through: the service is down, and the run stops."""
+GIVE_UP_ON_OWNER = 3
+"""Batches of one product in a row that all attempts did not get through: its other batches wait for the next run."""
+GIVE_UP = 20
+"""Batches in a row of whatever product: the service is down, and the run stops."""
 PASSES = 5
 WINDOW = 1_000
 """Records that are held in memory at once."""
@@ -79,17 +89,23 @@ class Submitter:
         default_product: str | None,
         *,
         sends: bool = True,
+        tell: Tell = ignore,
         pause: Callable[[int], float] = lambda attempt: random.uniform(0.5, 1.0) * float(min(0.2 * 2**attempt, 5.0)),
     ) -> None:
-        """`sends` is False in dry-run mode: records end as `DryRunSubmitted` and nothing is called."""
+        """`sends` is False in dry-run mode: records end as `DryRunSubmitted` and nothing is called. `tell` hears of
+        every record that ended.
+        """
         self.tables, self.marketplace, self.quota = tables, marketplace, quota
-        self.default_product, self.sends, self.pause = default_product, sends, pause
+        self.default_product, self.sends, self.pause, self.tell = default_product, sends, pause, tell
         self.report = Submission(where=marketplace.where)
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._stopped_because = ""
         self._failed_owners: dict[tuple[Lane, str], str] = {}
-        self._given_up = 0
+        """Whose product code the service refuses: nothing more of it is sent in this run."""
+        self._resting: dict[tuple[Lane, str], str] = {}
+        """Who is left alone for now, because call after call failed."""
+        self._given_up: Counter[tuple[Lane, str] | None] = Counter()
 
     def submit(self, part: Slice) -> Submission:
         """Send everything that is pending in the slice, urgent buyers first; what could not be sent stays pending."""
@@ -114,11 +130,17 @@ class Submitter:
     def _cut(self, window: Sequence[StoredAggregate], part: Slice) -> list[Batch]:
         now = self.tables.clock()
         self.report.records += len(window)
-        good = reject_unsendable(self.tables, window, self.report)
+        good = reject_unsendable(self.tables, window, self.report, self.tell)
         codes = self._product_codes(good)
         # Where nobody can be asked, a licence may be of another product than the default one: it goes by itself.
         products = Products({}) if codes is None else Products(codes, self.default_product)
-        batches = cut_batches(good, products, frozenset(part.expiries or ()), now, self.tables.quantities)
+        urgent = frozenset(part.expiries or ())
+        batches = cut_batches(good, products, urgent, now, self.tables.quantities)
+        patient = [batch for batch in batches if not _is_urgent(batch, urgent)]
+        # In another order each time, or the same trouble would stand before the same records in every run.
+        random.shuffle(patient)
+        batches = [batch for batch in batches if _is_urgent(batch, urgent)] + patient
+        self._resting.clear()
         self.report.unknown_products += sum(len(batch.records) for batch in batches if batch.lane is Lane.LICENSE)
         return batches
 
@@ -148,7 +170,7 @@ class Submitter:
                 self.report.calls += 1
             why = "left unprocessed by the service"
             if isinstance(outcome, Answer):
-                self._record_results(outcome.results)
+                self._record_results(batch, outcome.results)
                 if not outcome.unprocessed:
                     return None
                 batch = Batch(batch.lane, batch.owner, outcome.unprocessed)
@@ -165,7 +187,8 @@ class Submitter:
         """Why the batch must not be sent now; empty if it may."""
         if self._stop.is_set():
             return self._stopped_because or "the run was stopped by an error"
-        failed = self._failed_owners.get((batch.lane, batch.owner))
+        owner = (batch.lane, batch.owner)
+        failed = self._failed_owners.get(owner) or self._resting.get(owner)
         if failed:
             return failed
         now = self.tables.clock()
@@ -183,7 +206,7 @@ class Submitter:
             self._stop.set()
             return self._leave(batch, words)
         if failure.trouble is Trouble.PRODUCT:
-            owner = batch.owner if batch.lane is not Lane.LICENSE else f"of licence {mask(batch.owner)}"
+            owner = mask_text(batch.owner) if batch.lane is not Lane.LICENSE else f"of licence {mask(batch.owner)}"
             words = f"product {owner}: {words}"
             self._failed_owners[batch.lane, batch.owner] = words
             return self._leave(batch, words)
@@ -197,10 +220,15 @@ class Submitter:
         return self._leave(batch, words)
 
     def _give_up(self, batch: Batch, why: str) -> None:
+        """All attempts failed. One product's trouble stops no other's; the service's own stops the run."""
+        owner = (batch.lane, batch.owner)
         with self._lock:
-            self._given_up += 1
-            if self._given_up >= GIVE_UP_AFTER:
-                self._stopped_because = f"stopped after {self._given_up} calls in a row failed: {why}"
+            self._given_up[owner] += 1
+            self._given_up[None] += 1
+            if self._given_up[owner] >= GIVE_UP_ON_OWNER:
+                self._resting[owner] = f"not tried after {GIVE_UP_ON_OWNER} calls in a row failed: {why}"
+            if self._given_up[None] >= GIVE_UP:
+                self._stopped_because = f"stopped after {GIVE_UP} calls in a row failed: {why}"
                 self._stop.set()
         self._leave(batch, why)
 
@@ -208,12 +236,12 @@ class Submitter:
         with self._lock:
             self.report.left[why] += len(batch.records)
 
-    def _record_results(self, results: Sequence[Result]) -> None:
+    def _record_results(self, batch: Batch, results: Sequence[Result]) -> None:
         ends = [_end(result.aggregate, result.status, record_id=result.record_id) for result in results]
         self._record(ends, [result.aggregate for result in results])
         if results:
             with self._lock:
-                self._given_up = 0
+                del self._given_up[batch.lane, batch.owner], self._given_up[None]
 
     def _record(self, ends: Sequence[RecordEnd], aggregates: Sequence[Aggregate]) -> None:
         """Write the ends down, then count them."""
@@ -221,6 +249,8 @@ class Submitter:
         for end, aggregate, ok in zip(ends, aggregates, written, strict=True):
             if end.status not in (RecordStatus.SUCCESS, RecordStatus.DRY_RUN):
                 self._note(aggregate, f"{end.status.value} {end.reason}".strip())
+            if ok:
+                self.tell(telling.of_record(end, aggregate))
             with self._lock:
                 _count(self.report, end, aggregate, ok)
 
@@ -232,13 +262,22 @@ class Submitter:
                 )
 
 
-def reject_unsendable(tables: Tables, stored: Iterable[StoredAggregate], report: Submission) -> list[Aggregate]:
+def reject_unsendable(
+    tables: Tables, stored: Iterable[StoredAggregate], report: Submission, tell: Tell = ignore
+) -> list[Aggregate]:
     """The records that can be sent; those that break the contract end as `RejectedClientSide`, and are counted."""
     now = tables.clock()
     good: list[Aggregate] = []
     ends: list[RecordEnd] = []
+    customers: set[Identity] = set()
     for entry in stored:
         judged = judge_aggregate(entry, now, tables.quantities)
+        if isinstance(judged, Aggregate) and judged.key.is_legacy:
+            who = identity(api_record(judged, tables.quantities))
+            if who in customers:
+                # Two accounts under one customer identifier: the service would take the second for the first again.
+                judged = Reason.MISSING_LEGACY_IDENTIFIER
+            customers.add(who)
         if isinstance(judged, Reason):
             ends.append(
                 RecordEnd(
@@ -255,6 +294,7 @@ def reject_unsendable(tables: Tables, stored: Iterable[StoredAggregate], report:
     written = tables.aggregated.record(ends, now) if tables.writes else [True] * len(ends)
     for end, ok in zip(ends, written, strict=True):
         if ok:
+            tell(telling.of_unsendable(end))
             report.by_status[end.status.value] += 1
             report.rejected[end.reason] += 1
             if len(report.notes) < _NOTES:
@@ -279,8 +319,13 @@ def _count(report: Submission, end: RecordEnd, aggregate: Aggregate, written: bo
     if end.status is RecordStatus.REJECTED:
         report.rejected[end.reason] += 1
     elif end.status in (RecordStatus.SUCCESS, RecordStatus.DRY_RUN):
-        so_far = report.by_dimension.get(aggregate.key.dimension, Decimal(0))
-        report.by_dimension[aggregate.key.dimension] = EXACT.add(so_far, aggregate.quantity)
+        dimension = mask_text(aggregate.key.dimension)
+        so_far = report.by_dimension.get(dimension, Decimal(0))
+        report.by_dimension[dimension] = EXACT.add(so_far, aggregate.quantity)
+
+
+def _is_urgent(batch: Batch, urgent: Set[Buyer]) -> bool:
+    return any((record.key.license_arn, record.key.account) in urgent for record in batch.records)
 
 
 def _buyer(stored: StoredAggregate) -> tuple[str, str]:

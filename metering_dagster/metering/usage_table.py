@@ -4,7 +4,6 @@ Belongs here: its keys and attributes, reading pending rows and groups, writing 
 still what was read. Does not: what is wrong with a row, what becomes of a group (rows, groups).
 """
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -12,11 +11,12 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from metering_dagster import dynamodb
-from metering_dagster.dynamodb import Action, IndexShape, Item, TableShape, Unit, value
+from metering_dagster.dynamodb import IndexShape, Item, TableShape, value
 from metering_dagster.metering import pending_index
 from metering_dagster.metering.pending_index import PendingIndex
 from metering_dagster.metering.reasons import RawStatus
-from metering_dagster.metering.rows import GroupKey, RawRow, group_of
+from metering_dagster.metering.rows import GroupKey, RawRow, RowEnd, group_of
+from metering_dagster.transactions import Action, Fate, Unit, bytes_of, transact
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
@@ -46,8 +46,8 @@ _READ = {
     "#t, quantity, usageAllocations, customerIdentifier, meteringPending, meteringStatus, meteringStatusReason",
     "ExpressionAttributeNames": {"#t": "timestamp"},
 }
-_ACTION_BYTES = 1200
-"""What an action sends beside its keys and values, from above."""
+_ACTION_BYTES = 4_000
+"""What an action sends beside its values, from above: expressions, names, and a key of up to 3 KB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,16 +58,6 @@ class IndexedRow:
     sort_key: str
     account: object
     dimension: object
-
-
-@dataclass(frozen=True, slots=True)
-class RowEnd:
-    """What a row is to become: final with a status and a reason, or pending under an hour (then without them)."""
-
-    row: RawRow
-    status: RawStatus | None
-    reason: str = ""
-    pending: str | None = None
 
 
 class UsageTable:
@@ -99,6 +89,12 @@ class UsageTable:
                 groups[key] += 1
         yield from sorted(groups.items())
 
+    def check_shape(self) -> None:
+        """Raise `TableError` where the table's keys or indexes are not as they must be."""
+        error = dynamodb.shape_error(self.client, self.name, SHAPE)
+        if error is not None:
+            raise error
+
     def count_pending(self, bucket: str) -> int:
         """How many rows are filed under this hour."""
         return self._index.count(bucket)
@@ -124,17 +120,20 @@ class UsageTable:
         with self._explained():
             return [_row(item) for item in dynamodb.batch_get(self.client, self.name, wanted)]
 
+    def count_rejected(self, keys: Iterable[tuple[str, str]]) -> int:
+        """How many of the rows with these keys are rejected, as the table stands now."""
+        return sum(row.is_rejected for row in self.rows(IndexedRow(arn, key, None, None) for arn, key in sorted(keys)))
+
     def write(self, ends: Sequence[RowEnd], now: datetime) -> list[bool]:
         """Give rows their end, each on the condition that it is still what was read; for each, whether it was."""
         with self._explained():
-            return dynamodb.transact(self.client, [self.end_unit((end,), now) for end in ends])
+            fates = transact(self.client, [self.end_unit(end, now) for end in ends])
+        return [fate is Fate.WRITTEN for fate in fates]
 
-    def end_unit(self, ends: Sequence[RowEnd], now: datetime) -> Unit:
-        """The actions that give these rows their end, all or none; for a transaction of this or another store."""
-        stamp = {"S": dynamodb.stamp(now)}
-        actions = tuple(self._end_action(end, stamp) for end in ends)
-        size = sum(_ACTION_BYTES + len(end.row.sort_key) * 4 + _stored_bytes(end.row.stored) for end in ends)
-        return Unit(actions, size)
+    def end_unit(self, end: RowEnd, now: datetime) -> Unit:
+        """The action that gives a row its end; for a transaction of this or another store."""
+        action = self._end_action(end, {"S": dynamodb.stamp(now)})
+        return Unit((action,), _ACTION_BYTES + bytes_of(action["Update"]["ExpressionAttributeValues"]))
 
     def _end_action(self, end: RowEnd, stamp: Item) -> Action:
         conditions, values = [], {":now": stamp}
@@ -182,8 +181,3 @@ def _row(item: Item) -> RawRow:
         reason=value(item, "meteringStatusReason"),
         stored={name: item[name] for name in _CONTENT + _IDENTITY if name in item},
     )
-
-
-def _stored_bytes(stored: Item) -> int:
-    """The allocations' share of an action, from above: escaped JSON is never shorter than UTF-8."""
-    return len(json.dumps(stored["usageAllocations"], default=repr)) if "usageAllocations" in stored else 0

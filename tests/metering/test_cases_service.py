@@ -33,6 +33,7 @@ def billed_before(world: World, quantity: str, dimension: str = DIMENSION) -> No
 def the_order_of_calls_is_fixed(monkeypatch) -> None:
     """One call after the other, so that a fault falls on the call it is meant for."""
     monkeypatch.setattr("metering_dagster.metering.submission.CALLERS", 1)
+    monkeypatch.setattr("metering_dagster.metering.submission.random.shuffle", lambda batches: None)
 
 
 @pytest.mark.case("non_success_is_never_success")
@@ -341,6 +342,16 @@ def test_a_failing_product_costs_no_other_product_its_bill(world):
     assert "product-good" not in outcome.message
     assert world.record_statuses() == {"Success": 60, "pending": 60}
     assert {record.license_arn for record in world.bill()} == {LICENCE}
+
+
+@pytest.mark.case("wrong_product_code")
+def test_a_failing_product_is_tried_once_and_not_with_every_call(world, monkeypatch):
+    the_order_of_calls_is_fixed(monkeypatch)
+    world.sandbox.configure(licenses={LICENCE: "product-wrong"}, failing_products=["product-wrong"])
+    world.put(a_subscriber(productCode="product-wrong"), *some_records(100))
+    world.visit()
+    assert [call.outcome for call in world.calls()] == ["InvalidProductCodeException"]
+    assert world.record_statuses() == {"pending": 100}
 
 
 @pytest.mark.case("wrong_product_code")

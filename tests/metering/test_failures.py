@@ -327,6 +327,7 @@ def test_what_a_run_says_of_a_buyer_is_masked(busy_world):
     said = busy_world.meter().said  # `meter` has looked through all of it for the whole names
     assert busy_world.secrets == {LICENCE, "444455556666"}
     assert "licence ****cdef, account ****6666" in said
+    assert "metering_dagster.metering.ops" in said  # with the values that steps handed on
 
 
 def test_words_of_others_are_masked_too(world):

@@ -307,12 +307,34 @@ def test_a_legacy_group_carries_its_customers_identifier():
     assert judged(a_row(0, customer_identifier="buyer")).aggregate.customer_identifier is None
 
 
-def test_a_legacy_group_of_two_customers_is_nobodys():
+def legacy_rows(*customers, **differences):
     key = a_key(license_arn="prod-1")
-    rows = [a_row(second, key=key, customer_identifier=who) for second, who in enumerate(["a", "b", ["c"]])]
+    return key, [a_row(n, key=key, customer_identifier=who, **differences) for n, who in enumerate(customers)]
+
+
+@pytest.mark.parametrize(
+    ("customers", "reason"),
+    [(["a", "b", "a"], Reason.SORT_KEY_MISMATCH), (["a", ["c"]], Reason.MISSING_LEGACY_IDENTIFIER)],
+)
+def test_a_legacy_group_without_one_customer_is_nobodys(customers, reason):
+    key, rows = legacy_rows(*customers)
     verdict = judge_group(key, rows, NOW, DECIMAL, last_call=True)
-    assert (verdict.outcome, verdict.aggregate) == (Outcome.NOTHING, None)
-    assert verdict.bad == tuple((row, Reason.SORT_KEY_MISMATCH) for row in rows)
+    assert (verdict.outcome, verdict.reason, verdict.aggregate) == (Outcome.REJECT, reason, None)
+    assert len(verdict.usages) == len(rows)
+
+
+def test_a_legacy_group_is_judged_whole_again_once_its_odd_row_is_mended():
+    key, rejected = legacy_rows("a", "a", pending=None, status="RejectedClientSide", reason="SortKeyMismatch")
+    mended = a_row(5, key=key, customer_identifier="a")
+    verdict = judge_group(key, [*rejected, mended], NOW, DECIMAL, last_call=False)
+    assert verdict.outcome is Outcome.REVIVE
+    assert [usage.row for usage in verdict.usages] == rejected
+
+
+def test_a_row_of_a_licence_whose_key_is_contradicted_is_not_revived():
+    rejected = a_row(0, account="000000000000", pending=None, status="RejectedClientSide", reason="SortKeyMismatch")
+    verdict = judge_group(a_key(), [rejected, a_row(1)], NOW, DECIMAL, last_call=False)
+    assert verdict.outcome is Outcome.HOLD
 
 
 # The size of an item.

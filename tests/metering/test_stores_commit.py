@@ -214,6 +214,16 @@ def test_pending_reads_every_page_and_believes_the_base_table(world, tables):
     assert len(list(tables.aggregated.pending(HOUR, OTHER_LICENCE))) == 0
 
 
+def test_pending_reads_more_than_a_megabyte_at_a_time(world, tables):
+    allocations = longest_allocations(200)
+    for number in range(4):  # of more than 350 KB each: an index page holds two, and one batch asks for all
+        world.put(an_aggregate("200", dimension=f"d{number}", allocations=allocations))
+    found = list(tables.aggregated.pending(HOUR))
+    assert [stored.dimension for stored in found] == [f"d{number}" for number in range(4)]
+    assert {len(stored.allocations) for stored in found} == {200}
+    assert tables.aggregated.count_pending(HOUR) == 4
+
+
 @pytest.mark.parametrize(("change", "written"), [
     ({}, True), ({"quantity": "11"}, False), ({"status": "Success"}, False), ({"quantity": None}, False),
     ({"hour": "2026-11-28T11"}, True),

@@ -1,0 +1,107 @@
+"""What the ledger says: one entry for each thing that ended in a run (pure).
+
+Belongs here: the entry, its kinds and outcomes, and what the entries of an hour together say about its present state.
+Does not: where and how entries are stored (files), what a day of them looks like (report).
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal
+from enum import StrEnum
+
+
+class Kind(StrEnum):
+    """What an entry is about."""
+
+    RECORD = "record"
+    """A group's record, and how it ended."""
+    ROW = "row"
+    """A raw row that ended in no record."""
+    GROUP = "group"
+    """A group that stays pending for a reason, as a run found it; the next run's word replaces it."""
+
+
+class Outcome(StrEnum):
+    """How it ended; records and rows carry the words of the tables."""
+
+    SUCCESS = "Success"
+    DUPLICATE = "DuplicateRecord"
+    NOT_SUBSCRIBED = "CustomerNotSubscribed"
+    REJECTED = "RejectedClientSide"
+    DRY_RUN = "DryRunSubmitted"
+    WOULD_BILL = "WouldBill"
+    LATE = "LateUsage"
+    EXPIRED = "AggregationExpired"
+    HELD = "Held"
+    WAITING = "Waiting"
+
+
+_LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One line of the ledger. It names the buyer in full (domain: secrecy)."""
+
+    kind: str
+    outcome: str
+    license_arn: str
+    customer_aws_account_id: str
+    dimension: str
+    quantity: Decimal | None
+    """What it is about; None where a row's quantity is no number that a record could hold."""
+    reason: str = ""
+    sort_key: str = ""
+    """Of a raw row."""
+    late_by: Decimal | None = None
+    """Of a late row: what the bill lacks; negative where too much was billed."""
+    rows: int | None = None
+    """Of a group: the raw rows in it that wait."""
+    metering_record_id: str = ""
+    customer_identifier: str = ""
+    at: datetime | None = None
+    """When it was told, by the real clock; the ledger's file sets it."""
+
+    @property
+    def group(self) -> tuple[str, str, str]:
+        """Which record of the hour it is about."""
+        return self.license_arn, self.customer_aws_account_id, self.dimension
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What earlier runs of an hour left behind, as the ledger remembers it."""
+
+    duplicates: int = 0
+    not_subscribed: int = 0
+    rejected_records: int = 0
+    rejected_rows: frozenset[tuple[str, str]] = frozenset()
+    """Keys of raw rows that were rejected; whether they still are, only the table knows."""
+    late_rows: int = 0
+    late: Decimal = Decimal(0)
+    over_billed: Decimal = Decimal(0)
+
+
+def standing_of(entries: Iterable[Entry]) -> Standing:
+    """What the entries of one hour amount to. Of a record that was sent again only the last answer counts."""
+    records: dict[tuple[str, str, str], str] = {}
+    rejected: set[tuple[str, str]] = set()
+    late: list[Decimal] = []
+    for entry in sorted(entries, key=lambda entry: entry.at or _LONG_AGO):
+        if entry.kind == Kind.RECORD:
+            records[entry.group] = entry.outcome
+        elif entry.kind == Kind.ROW and entry.outcome == Outcome.REJECTED:
+            rejected.add((entry.license_arn, entry.sort_key))
+        elif entry.kind == Kind.ROW and entry.outcome == Outcome.LATE:
+            late.append(entry.late_by or Decimal(0))
+    ended = list(records.values())
+    return Standing(
+        duplicates=ended.count(Outcome.DUPLICATE),
+        not_subscribed=ended.count(Outcome.NOT_SUBSCRIBED),
+        rejected_records=ended.count(Outcome.REJECTED),
+        rejected_rows=frozenset(rejected),
+        late_rows=len(late),
+        late=sum((by for by in late if by > 0), Decimal(0)),
+        over_billed=-sum((by for by in late if by < 0), Decimal(0)),
+    )

@@ -1,0 +1,23 @@
+"""The environment of whatever runs on the embedded stack.
+
+Belongs here: what is taken out of a person's environment, what is put in. Does not: reading settings.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from metering_dagster.local.stack import LocalStack
+
+_OF_A_DEPLOYMENT = ("METERING_", "AWS_", "BILLING_", "MARKETPLACE_")
+
+
+def environment_on(stack: "LocalStack", home: Path, ours: Mapping[str, str], **settings: str) -> dict[str, str]:
+    """`ours` with the stack's settings and these, live, without whatever was set in it for another deployment."""
+    kept = {
+        name: value
+        for name, value in ours.items()
+        if not name.startswith(_OF_A_DEPLOYMENT) and name not in ("PRODUCT_CODE", "DAGSTER_HOME")
+    }
+    return kept | stack.environment() | {"METERING_MODE": "live", "DAGSTER_HOME": str(home)} | settings

@@ -1,0 +1,102 @@
+"""The 23 schedules of the meter offsets, from one factory.
+
+Belongs here: names, tags, what a tick looks up. Does not: whether it asks for a run (ticks).
+"""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import dagster as dg
+
+from metering_dagster import hours
+from metering_dagster.errors import MeteringError
+from metering_dagster.metering.deployment import Deployment
+from metering_dagster.metering.metadata import PENDING_AGGREGATES, PENDING_ROWS
+from metering_dagster.metering.ticks import LastRun, Pending, decide, hours_of_tick
+from metering_dagster.settings import Settings
+
+if TYPE_CHECKING:
+    from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
+
+METERED = dg.AssetKey("metered_usage")
+FIRST_HOUR = datetime(2026, 1, 1, tzinfo=UTC)
+_UNDER_WAY = [
+    dg.DagsterRunStatus.QUEUED,
+    dg.DagsterRunStatus.NOT_STARTED,
+    dg.DagsterRunStatus.STARTING,
+    dg.DagsterRunStatus.STARTED,
+    dg.DagsterRunStatus.CANCELING,
+]
+
+
+def meter_schedules(settings: Settings, job: "UnresolvedAssetJobDefinition") -> list[dg.ScheduleDefinition]:
+    """`meter_offset_01` to `meter_offset_23`: together they look after every hour that can be billed."""
+    return [_schedule(offset, settings, job) for offset in range(hours.FIRST_OFFSET, hours.LAST_OFFSET + 1)]
+
+
+def _schedule(offset: int, settings: Settings, job: "UnresolvedAssetJobDefinition") -> dg.ScheduleDefinition:
+    @dg.schedule(
+        name=f"meter_offset_{offset:02d}",
+        job=job,
+        cron_schedule=settings.cron,
+        execution_timezone="UTC",
+        default_status=dg.DefaultScheduleStatus.RUNNING if settings.running else dg.DefaultScheduleStatus.STOPPED,
+        tags={"metering/lane": "regular", "metering/offset": str(offset)},
+        description=f"Meters the hour {offset} back: its run comes when there is something to do in it.",
+    )
+    def tick(
+        context: dg.ScheduleEvaluationContext, metering: dg.ResourceParam[Deployment]
+    ) -> Sequence[dg.RunRequest] | dg.SkipReason:
+        settings = metering.settings.require()
+        # A frozen clock is the ticks' clock too; else the slice comes from the tick and not from the clock.
+        now = settings.frozen_now or context.scheduled_execution_time.astimezone(UTC)
+        asked, reasons = [], []
+        for hour in hours_of_tick(offset, now):
+            bucket = hours.bucket(hour)
+            if hour < FIRST_HOUR:
+                reasons.append(f"{bucket} lies before the first partition.")
+                continue
+            decision = decide(hour, now, settings.lock_hours, _Evidence(context.instance, metering, bucket))
+            reasons.append(decision.reason)
+            if decision.run:
+                tags = {"metering/lane": "regular", "metering/offset": str(hours.offset_of(hour, now))}
+                key = f"{bucket}@{context.scheduled_execution_time.isoformat()}"
+                asked.append(dg.RunRequest(run_key=key, partition_key=bucket, tags=tags))
+        return asked or dg.SkipReason(" ".join(reasons))
+
+    return tick
+
+
+class _Evidence:
+    """What a tick can look up about one hour: Dagster's own record, and the tables."""
+
+    def __init__(self, instance: dg.DagsterInstance, deployment: Deployment, bucket: str) -> None:
+        self.instance, self.deployment, self.bucket = instance, deployment, bucket
+
+    def is_running(self) -> bool:
+        filters = dg.RunsFilter(tags={"dagster/partition": self.bucket}, statuses=_UNDER_WAY)
+        return bool(self.instance.get_run_ids(filters, limit=1))
+
+    def last_run(self) -> LastRun | None:
+        records = self.instance.fetch_materializations(
+            dg.AssetRecordsFilter(asset_key=METERED, asset_partitions=[self.bucket]), limit=1
+        ).records
+        if not records or records[0].asset_materialization is None:
+            return None
+        shown = records[0].asset_materialization.metadata
+        rows, aggregates = shown.get(PENDING_ROWS), shown.get(PENDING_AGGREGATES)
+        return LastRun(
+            datetime.fromtimestamp(records[0].timestamp, UTC),
+            int(str(rows.value)) if rows else 0,
+            int(str(aggregates.value)) if aggregates else 0,
+        )
+
+    def pending(self, expected: LastRun | None) -> Pending:
+        try:
+            probe = self.deployment.probe
+            rows = probe.rows.count(self.bucket, most=1 + (expected.pending_rows if expected else 0))
+            aggregates = probe.aggregates.count(self.bucket, most=1 + (expected.pending_aggregates if expected else 0))
+        except MeteringError as error:
+            return Pending(0, 0, str(error))
+        return Pending(rows, aggregates)

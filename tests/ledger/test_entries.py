@@ -1,0 +1,44 @@
+"""What the entries of an hour amount to."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+
+from metering_dagster.ledger.entries import Entry, Kind, Outcome, Standing, standing_of
+
+BEGIN = datetime(2026, 11, 28, 12, 0, tzinfo=UTC)
+
+
+def an_entry(kind: Kind, outcome: Outcome, minute: int = 0, **differences: object) -> Entry:
+    entry = Entry(kind.value, outcome.value, "licence", "account", "api-calls", Decimal(4))
+    return replace(entry, at=BEGIN + timedelta(minutes=minute), **differences)
+
+
+def test_nothing_stands_where_everything_was_billed() -> None:
+    assert standing_of([an_entry(Kind.RECORD, Outcome.SUCCESS)]) == Standing()
+
+
+def test_of_a_record_sent_again_the_last_answer_counts_in_whatever_order_files_are_read() -> None:
+    first, then = an_entry(Kind.RECORD, Outcome.NOT_SUBSCRIBED), an_entry(Kind.RECORD, Outcome.SUCCESS, minute=5)
+    assert standing_of([then, first]) == standing_of([first, then]) == Standing()
+    assert standing_of([first]).not_subscribed == 1
+
+
+def test_records_of_other_groups_count_for_themselves() -> None:
+    entries = [an_entry(Kind.RECORD, Outcome.DUPLICATE, dimension=name) for name in ("a", "b")]
+    assert standing_of(entries).duplicates == 2
+
+
+def test_rejected_rows_are_remembered_by_key() -> None:
+    entries = [an_entry(Kind.ROW, Outcome.REJECTED, minute, sort_key=key) for minute, key in enumerate("aab")]
+    assert standing_of(entries).rejected_rows == {("licence", "a"), ("licence", "b")}
+
+
+def test_late_and_over_billed_are_kept_apart() -> None:
+    entries = [an_entry(Kind.ROW, Outcome.LATE, late_by=Decimal(by)) for by in ("5", "-2", "0.5", "0")]
+    standing = standing_of(entries)
+    assert (standing.late_rows, standing.late, standing.over_billed) == (4, Decimal("5.5"), Decimal(2))
+
+
+def test_a_group_that_waits_is_no_standing_fault() -> None:
+    assert standing_of([an_entry(Kind.GROUP, Outcome.HELD)]) == Standing()

@@ -1,0 +1,144 @@
+"""The ledger's files, in a folder and on S3 (the emulator's)."""
+
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal
+from pathlib import Path
+
+import boto3
+import pandas as pd
+import pytest
+
+from metering_dagster.errors import UnreachableError
+from metering_dagster.ledger import files
+from metering_dagster.ledger.entries import Entry, Kind, Outcome
+from metering_dagster.ledger.files import Ledger
+from metering_dagster.local.stack import LocalStack
+
+HOUR = "2026-11-28T10"
+
+
+def an_entry(number: int = 0, quantity: str | None = "4.25") -> Entry:
+    amount = None if quantity is None else Decimal(quantity)
+    return Entry(Kind.RECORD.value, Outcome.SUCCESS.value, f"licence-{number}", "account", "api-calls", amount)
+
+
+@pytest.fixture(params=["folder", "s3"])
+def ledger(
+    request: pytest.FixtureRequest, tmp_path: Path, emulator: LocalStack, monkeypatch: pytest.MonkeyPatch
+) -> Ledger:
+    if request.param == "folder":
+        return Ledger(str(tmp_path / "ledger"))
+    for name, value in emulator.environment().items():
+        monkeypatch.setenv(name, value)
+    endpoint = emulator.environment()["AWS_ENDPOINT_URL_S3"]
+    bucket = f"ledger-{tmp_path.name}".lower().replace("_", "-")[:60].strip("-")
+    client = boto3.client("s3", endpoint_url=endpoint, region_name=emulator.region)
+    client.create_bucket(Bucket=bucket)
+    client.close()
+    return Ledger(f"s3://{bucket}/some/prefix", endpoint, emulator.region)
+
+
+def tell_and_fail(ledger: Ledger) -> None:
+    with ledger.file(HOUR, "run-1", "live", "run-1") as file:
+        file.tell(an_entry())
+        raise RuntimeError("the table is gone")
+
+
+def told(ledger: Ledger, *entries: Entry, name: str = "run-1") -> str | None:
+    file = ledger.file(HOUR, name, "live", "run-1")
+    for entry in entries:
+        file.tell(entry)
+    return file.close()
+
+
+def test_what_was_told_is_read_back_exactly(ledger: Ledger) -> None:
+    entry = an_entry(quantity="9999999999.999999")
+    told(ledger, entry)
+    (found,) = ledger.read_hour(HOUR)
+    assert found.at is not None
+    assert (found.license_arn, found.quantity) == (entry.license_arn, entry.quantity)
+
+
+def test_runs_never_write_over_each_other(ledger: Ledger) -> None:
+    told(ledger, an_entry(1), name="run-1")
+    told(ledger, an_entry(2), name="run-2")
+    assert {entry.license_arn for entry in ledger.read_hour(HOUR)} == {"licence-1", "licence-2"}
+    assert len(ledger.files_of(HOUR)) == 2
+
+
+def test_a_run_with_nothing_to_tell_leaves_no_file(ledger: Ledger) -> None:
+    assert told(ledger) is None
+    assert ledger.files_of(HOUR) == []
+    assert ledger.read_hour(HOUR) == []
+
+
+def test_more_entries_than_are_held_in_memory(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "BUFFER", 10)
+    told(ledger, *(an_entry(number) for number in range(35)))
+    assert len(ledger.read_hour(HOUR)) == 35
+
+
+def test_many_threads_tell_one_file(ledger: Ledger) -> None:
+    with ledger.file(HOUR, "run-1", "live", "run-1") as file, ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda number: file.tell(an_entry(number)), range(200)))
+    assert len({entry.license_arn for entry in ledger.read_hour(HOUR)}) == 200
+
+
+def test_what_was_done_is_told_though_the_run_fails(ledger: Ledger) -> None:
+    with pytest.raises(RuntimeError):
+        tell_and_fail(ledger)
+    assert len(ledger.read_hour(HOUR)) == 1
+
+
+@pytest.mark.parametrize("quantity", ["0.0000001", "1E+40", None])
+def test_a_quantity_that_no_record_could_hold_is_left_open(ledger: Ledger, quantity: str | None) -> None:
+    told(ledger, an_entry(quantity=quantity))
+    assert ledger.read_hour(HOUR)[0].quantity is None
+
+
+def test_pandas_reads_the_whole_ledger_in_one_line(tmp_path: Path) -> None:
+    ledger = Ledger(str(tmp_path / "ledger"))
+    told(ledger, an_entry(1), an_entry(2))
+    frame = pd.read_parquet(ledger.uri)
+    assert list(frame["quantity"]) == [Decimal("4.250000")] * 2
+    assert list(frame["hour"].astype(str)) == [HOUR] * 2
+    assert set(frame["mode"]) == {"live"}
+
+
+def test_an_unfinished_file_is_no_part_of_the_ledger(tmp_path: Path) -> None:
+    """A killed run leaves what it had written under another name, which no reader takes for a file of the ledger."""
+    root = tmp_path / "ledger"
+    killed = (
+        "import os, signal; from decimal import Decimal; from metering_dagster.ledger import files;"
+        "from metering_dagster.ledger.entries import Entry; files.BUFFER = 1;"
+        f"file = files.Ledger({str(root)!r}).file({HOUR!r}, 'run-1', 'live', 'run-1');"
+        "file.tell(Entry('record', 'Success', 'l', 'a', 'd', Decimal(1)));"
+        "os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    assert subprocess.run([sys.executable, "-c", killed], check=False).returncode == -9
+    assert [path.suffix for path in root.rglob("*.p*")] == [".part"]
+    assert Ledger(str(root)).read_hour(HOUR) == []
+
+
+def test_a_place_that_cannot_be_written_is_told_once_everything_is_done(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    file = Ledger(str(tmp_path / "file" / "ledger")).file(HOUR, "run-1", "live", "run-1")
+    for number in range(3):
+        file.tell(an_entry(number))
+    with pytest.raises(UnreachableError, match="METERING_LEDGER_URI"):
+        file.close()
+
+
+def test_the_error_that_came_first_is_the_one_that_is_raised(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    ledger = Ledger(str(tmp_path / "file" / "ledger"))
+    with pytest.raises(RuntimeError, match="the table is gone") as failed:
+        tell_and_fail(ledger)
+    assert "METERING_LEDGER_URI" in failed.value.__notes__[0]
+
+
+def test_a_ledger_uri_of_an_unknown_kind_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UnreachableError, match="METERING_LEDGER_URI"):
+        Ledger("gopher://somewhere/ledger").read_hour(HOUR)

@@ -1,0 +1,124 @@
+"""What the checks of an hour say, by partition, after real runs."""
+
+import dagster as dg
+import pytest
+
+from metering_dagster.metering import checks
+from tests.items import HOUR, a_subscriber, a_usage, an_aggregate, some_usage
+from tests.world import LAST_CALL, World
+
+ALL = {*checks.AGGREGATED, *checks.METERED}
+WARN, ERROR = dg.AssetCheckSeverity.WARN, dg.AssetCheckSeverity.ERROR
+
+
+def failed(outcome) -> set[str]:
+    return {name for name, evaluation in outcome.checks.items() if not evaluation.passed}
+
+
+def test_an_ordinary_hour_passes_every_check_of_its_partition(world: World):
+    world.put(*some_usage("3", "4.5"), a_subscriber())
+    outcome = world.meter()
+    assert outcome.success
+    assert set(outcome.checks) == ALL
+    assert failed(outcome) == set()
+
+
+def test_an_empty_hour_passes_as_well(world: World):
+    outcome = world.meter()
+    assert set(outcome.checks) == ALL
+    assert failed(outcome) == set()
+
+
+@pytest.mark.parametrize(
+    ("name", "severity"),
+    [
+        ("quantity_conserved", ERROR), ("no_rejected_rows", WARN), ("no_late_usage", WARN), ("all_submitted", ERROR),
+        ("no_conflicting_duplicates", ERROR), ("all_subscribed", WARN), ("hour_closed", WARN),
+    ],
+)  # fmt: skip
+def test_each_check_has_its_severity(world: World, name: str, severity: dg.AssetCheckSeverity):
+    assert world.meter().checks[name].severity is severity
+
+
+def test_a_rejected_row_warns_and_the_held_rest_keeps_the_hour_open(world: World):
+    world.put(a_usage(0, "4"), a_usage(1, {"S": "abc"}))
+    outcome = world.meter()
+    assert outcome.success
+    assert failed(outcome) == {"no_rejected_rows", "hour_closed"}
+    assert outcome.checks["hour_closed"].metadata["pending_rows"].value == 1
+    assert outcome.checks["hour_closed"].metadata["next_cutoff"].value == "2026-11-29T10:00Z"
+    assert "mended" in outcome.checks["no_rejected_rows"].description
+
+
+def test_a_rejection_of_an_earlier_run_is_not_forgotten(world: World):
+    world.put(a_usage(0, {"S": "abc"}))
+    assert "no_rejected_rows" in failed(world.meter())
+    world.put(a_usage(0, "5", dimension="another"))
+    assert "no_rejected_rows" in failed(world.meter())
+
+
+def test_a_rejection_is_forgotten_once_the_row_is_mended(world: World):
+    world.put(a_usage(0, {"S": "abc"}))
+    world.meter()
+    world.put(a_usage(0, "5"))
+    outcome = world.meter()
+    assert failed(outcome) == set()
+    assert world.billed() == {"api_calls": "5"}
+
+
+def test_late_usage_warns_in_this_run_and_in_every_later_one(world: World):
+    world.put(a_usage(0, "10"))
+    world.meter()
+    world.put(a_usage(1, "5"))
+    outcome = world.meter()
+    assert failed(outcome) == {"no_late_usage"}
+    assert outcome.checks["no_late_usage"].metadata["late_quantity"].value == 5.0
+    assert failed(world.meter()) == {"no_late_usage"}
+
+
+@pytest.mark.case("non_success_is_never_success")
+def test_what_is_no_success_shows_in_a_check_and_stays_there(world: World):
+    stranger = a_usage(0, "2", account="777788889999")
+    world.sandbox.configure(unsubscribed=["777788889999"])
+    world.put(a_usage(0, "1"), stranger, a_usage(0, "9", dimension="twice"))
+    world.meter()
+    world.put(an_aggregate("8", dimension="twice"))
+    outcome = world.meter()
+    assert failed(outcome) == {"no_conflicting_duplicates", "all_subscribed"}
+    assert failed(world.meter()) == {"no_conflicting_duplicates", "all_subscribed"}
+
+
+def test_what_is_left_fails_the_check_and_the_run(world: World):
+    from metering_dagster.local.sandbox import faults
+
+    world.sandbox.inject(faults.error("ThrottlingException"))
+    world.put(a_usage(0, "4"))
+    outcome = world.meter()
+    assert not outcome.success
+    assert failed(outcome) == {"all_submitted", "hour_closed"}
+    assert "ThrottlingException" in outcome.checks["all_submitted"].description
+
+
+def test_zero_waits_and_says_so_until_its_last_call(world: World):
+    world.put(a_usage(0, "0"))
+    assert failed(world.meter()) == {"hour_closed"}
+    world.at(LAST_CALL)
+    assert failed(world.meter()) == set()
+
+
+def test_a_refused_hour_answers_no_check(world: World):
+    world.at(f"{HOUR}:30:00Z")
+    outcome = world.meter()
+    assert not outcome.success
+    assert outcome.checks == {}
+
+
+def test_a_lost_ledger_costs_the_memory_and_not_the_run(world: World):
+    world.put(a_usage(0, "10"))
+    world.meter()
+    world.put(a_usage(1, "5"))
+    world.meter()
+    world.configure(ledger_uri=str(world.folder / "another"))
+    outcome = world.meter()
+    assert outcome.success
+    assert failed(outcome) == set()
