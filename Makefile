@@ -50,8 +50,9 @@ format: $(READY)  ## Put the code into the house's form
 	@$(BIN)/ruff check --fix-only --quiet .
 	@$(BIN)/ruff format .
 
-bench: $(READY)  ## Requests and CPU for each raw row
+bench: $(READY)  ## Requests and CPU for each raw row; what a run of an hour costs
 	@$(BIN)/python -m benchmarks.rows
+	@$(BIN)/python -m benchmarks.runs
 
 lock: $(READY)  ## Renew requirements.lock from pyproject.toml
 	@$(BIN)/uv pip compile pyproject.toml --extra local --extra dev --universal --python-version 3.11 \

@@ -66,8 +66,10 @@ def dev(port: int | None) -> None:
     from metering_dagster.local.home import project_root
 
     with _exit_2_where_it_fails("dev"):
-        click.echo("Starting: tables and marketplace, sample usage, Dagster (about 15 s) ...", err=True)
-        develop(project_root(), os.environ, port, lambda running: click.echo(_as_signpost(running)))
+        develop(
+            project_root(), os.environ, port,
+            ready=lambda running: click.echo(_as_signpost(running)), say=lambda words: click.echo(words, err=True),
+        )  # fmt: skip
 
 
 @main.command()

@@ -68,7 +68,13 @@ class Running:
     cron: str
 
 
-def develop(root: Path, ours: Mapping[str, str], port: int | None, ready: Callable[[Running], None]) -> None:
+def develop(
+    root: Path,
+    ours: Mapping[str, str],
+    port: int | None,
+    ready: Callable[[Running], None],
+    say: Callable[[str], None],
+) -> None:
     """Run everything until SIGINT, SIGTERM or SIGHUP; `ready` is told as soon as the page can be opened.
 
     Raises `StackError` or `SettingsError`, in words, where it cannot be started or does not stay up.
@@ -78,6 +84,7 @@ def develop(root: Path, ours: Mapping[str, str], port: int | None, ready: Callab
     with _asked_to_end() as end, _alone(state) as lock:
         port = _usable_port(port)
         lock.write_text(f"http://{HOST}:{port}\n")
+        say("Starting: tables and marketplace, usage, Dagster (about 15 s) ...")
         with running_stack(state, persist=True, now=None) as stack:
             usage = _Usage(stack, state / "arrived.json")
             usage.make_up()
@@ -96,6 +103,7 @@ def develop(root: Path, ours: Mapping[str, str], port: int | None, ready: Callab
                 while not end.wait(ARRIVAL_SECONDS):
                     dagster.check()
                     usage.arrive()
+                say("Ending: runs under way are waited for, the tables are saved ...")
 
 
 @contextmanager

@@ -91,7 +91,8 @@ class Deployment:
         """The Metering API of the SDK's own Region."""
         from metering_dagster.metering.marketplace import Marketplace
 
-        return Marketplace(self.clients.metering(), self.settings.quantities)
+        # The slot is waited for last of all: what comes before the send takes longer on a busy machine than a slot.
+        return Marketplace(self.clients.metering(), self.settings.quantities, self._await_slot)
 
     @cached_property
     def quota(self) -> "Quota":
@@ -101,6 +102,9 @@ class Deployment:
         aggregated = self.tables.aggregated
         return Quota(aggregated.client, aggregated.name, self.marketplace.region)
 
+    def _await_slot(self) -> None:
+        self.quota.wait()
+
     def submitter(self, tell: "Tell | None" = None) -> "Submitter":
         """One visit's submission; in dry-run mode it calls nothing. `tell` hears of every record that ended."""
         from metering_dagster.metering.aggregation import ignore
@@ -109,7 +113,6 @@ class Deployment:
         return Submitter(
             self.tables,
             self.marketplace,
-            self.quota,
             self.settings.product_code,
             sends=self.mode is Mode.LIVE,
             tell=tell or ignore,

@@ -4,6 +4,7 @@ Belongs here: sending a batch, matching the answer to its records, every error c
 Does not: what to do about it (submission), when a call may be sent (quota).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
@@ -80,8 +81,16 @@ class CallFailure:
 class Marketplace:
     """The Metering API of one account and Region."""
 
-    def __init__(self, client: "MarketplaceMeteringClient", quantities: Quantities) -> None:
+    def __init__(
+        self, client: "MarketplaceMeteringClient", quantities: Quantities, before_send: Callable[[], object]
+    ) -> None:
+        """`before_send` is called when a call is ready to leave, signed and all: it returns when the call may."""
         self.client, self.quantities = client, quantities
+
+        def wait(**_: object) -> None:
+            before_send()  # what a handler returns, the SDK would take for the answer
+
+        client.meta.events.register("before-send.meteringmarketplace.BatchMeterUsage", wait)
 
     @property
     def region(self) -> str:

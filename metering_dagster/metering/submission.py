@@ -1,6 +1,6 @@
 """Submit what is pending for one hour, and write down every answer (no Dagster).
 
-Belongs here: the order of quota, call and record; resending, halving, when to stop. Does not: the cutting of batches
+Belongs here: the order of call and record; resending, halving, when to stop. Does not: the cutting of batches
 (batches), what an error means (marketplace).
 """
 
@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import TYPE_CHECKING
 
 from metering_dagster import hours
 from metering_dagster.errors import CallerError, TableError, UnreachableError
@@ -32,9 +31,6 @@ from metering_dagster.metering.records import (
     judge_aggregate,
 )
 from metering_dagster.metering.tables import Slice, Tables
-
-if TYPE_CHECKING:
-    from metering_dagster.metering.quota import Quota
 
 CALLERS = 8
 """Calls side by side: with answers of up to 0.8 s they use the whole quota."""
@@ -85,7 +81,6 @@ class Submitter:
         self,
         tables: Tables,
         marketplace: Marketplace,
-        quota: "Quota",
         default_product: str | None,
         *,
         sends: bool = True,
@@ -95,7 +90,7 @@ class Submitter:
         """`sends` is False in dry-run mode: records end as `DryRunSubmitted` and nothing is called. `tell` hears of
         every record that ended.
         """
-        self.tables, self.marketplace, self.quota = tables, marketplace, quota
+        self.tables, self.marketplace = tables, marketplace
         self.default_product, self.sends, self.pause, self.tell = default_product, sends, pause, tell
         self.report = Submission(where=marketplace.where)
         self._lock = threading.Lock()
@@ -164,7 +159,6 @@ class Submitter:
                 return self._leave(batch, obstacle)
             if not self.sends:
                 return self._record([_end(a, RecordStatus.DRY_RUN) for a in batch.records], batch.records)
-            self.quota.wait()
             outcome = self.marketplace.send(batch)
             with self._lock:
                 self.report.calls += 1

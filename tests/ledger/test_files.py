@@ -142,3 +142,15 @@ def test_the_error_that_came_first_is_the_one_that_is_raised(tmp_path: Path) -> 
 def test_a_ledger_uri_of_an_unknown_kind_is_named(tmp_path: Path) -> None:
     with pytest.raises(UnreachableError, match="METERING_LEDGER_URI"):
         Ledger("gopher://somewhere/ledger").read_hour(HOUR)
+
+
+def test_the_readmes_lines_read_the_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import duckdb
+
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    lines = [line.strip() for line in readme.splitlines() if line.strip().startswith(("pd.read_parquet", "duckdb.sql"))]
+    assert len(lines) == 2
+    told(Ledger(str(tmp_path / ".dagster_home" / "metering_ledger")), an_entry(1), an_entry(2))
+    monkeypatch.chdir(tmp_path)
+    for line in lines:
+        assert len(eval(line, {"pd": pd, "duckdb": duckdb})) == 2
