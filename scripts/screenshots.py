@@ -1,9 +1,9 @@
 """Take the pictures of docs/images from a running instance (`make dev`, or `make ui` after `make demo`).
 
-    uv run --no-project --with playwright python scripts/screenshots.py [http://127.0.0.1:3000]
+    uv run --no-project --with playwright python scripts/screenshots.py [http://127.0.0.1:3000 [NAME ...]]
 
-Needs Chromium at /usr/bin/chromium (or CHROMIUM=/path/to/it). What is not there yet is skipped and named. Playwright is
-no dependency of the project.
+NAME is one of lineage, partitions, run, check, report; default: all. Needs Chromium at /usr/bin/chromium (or
+CHROMIUM=/path/to/it). What is not there yet is skipped and named. Playwright is no dependency of the project.
 """
 
 import json
@@ -22,6 +22,13 @@ MOST_BYTES = 120_000
 WIDTH = 1440
 SETTLE_MS = 8000
 """Dagster's pages draw in several rounds."""
+WITHOUT_THIS_MACHINE = r"""() => {
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) {
+    walker.currentNode.data = walker.currentNode.data.replace(/^\/.*?(?=\.metering\/|\.dagster_home\/)/, "…/");
+  }
+}"""
+"""Paths begin at the project's folder."""
 
 
 class Nothing(Exception):  # noqa: N818 (it is no fault)
@@ -77,6 +84,8 @@ def main() -> None:
             args=["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-proxy-server"],
         )
         for picture in pictures:
+            if len(sys.argv) > 2 and picture.__name__ not in sys.argv[2:]:
+                continue
             page = browser.new_page(viewport={"width": WIDTH, "height": 900}, timezone_id="UTC")
             try:
                 picture(instance, page)
@@ -105,6 +114,7 @@ def run(instance: Instance, page: Page) -> None:
     page.set_viewport_size({"width": WIDTH, "height": 1400})
     _, instant = instance.busiest_hour("metered_usage")
     _open(page, f"{instance.url}/assets/metered_usage?view=events&time={instant}")
+    page.evaluate(WITHOUT_THIS_MACHINE)
     _shoot(page, "run", left=540, top=162, bottom=1200)
 
 

@@ -50,6 +50,8 @@ class Aggregation:
     held_groups: int = 0
     held_rows: int = 0
     held_quantity: Decimal = Decimal(0)
+    holding_rows: int = 0
+    """Rejected rows that hold them, rejected now or before."""
     zero_groups: int = 0
     zero_rows: int = 0
     rejected: Counter[str] = field(default_factory=Counter)
@@ -186,7 +188,7 @@ def _handle(
             report.seen = EXACT.add(report.seen, step.seen)
             report.accounted = EXACT.add(report.accounted, step.accounted)
             if step.verdict is not None:
-                _count(step.visit.key, step.verdict, report)
+                _count(step.visit, step.verdict, report)
     return sorted(changed)
 
 
@@ -301,7 +303,8 @@ def _write_commits(tables: Tables, steps: Sequence[_Step], report: Aggregation) 
     return again
 
 
-def _count(key: GroupKey, verdict: Verdict, report: Aggregation) -> None:
+def _count(visit: _Visit, verdict: Verdict, report: Aggregation) -> None:
+    key = visit.key
     if verdict.outcome not in (Outcome.HOLD, Outcome.ZERO):
         return
     quantity, rows = total(usage.quantity for usage in verdict.usages), len(verdict.usages)
@@ -309,6 +312,7 @@ def _count(key: GroupKey, verdict: Verdict, report: Aggregation) -> None:
     report.tell(telling.of_waiting(key, quantity, rows, held=held))
     if held:
         report.held_groups += 1
+        report.holding_rows += len(verdict.bad) + sum(row.is_rejected for row in visit.rows if belongs(key, row))
         report.held_rows += rows
         report.held_quantity = EXACT.add(report.held_quantity, quantity)
         report.note(key, f"{rows} good rows of {number_text(quantity)} are held by a rejected one")

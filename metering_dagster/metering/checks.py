@@ -49,7 +49,7 @@ def outs(checks: Mapping[str, str]) -> dict[str, dg.Out]:
 def of_aggregation(done: "Aggregation", standing: Standing, rejected_before: int) -> list[dg.AssetCheckResult]:
     """`rejected_before`: rows that earlier runs rejected and that still are."""
     late_rows = max(standing.late_rows, done.late_rows)
-    rejected = max(rejected_before, done.rejected.total())
+    rejected = max(rejected_before, done.rejected.total(), done.holding_rows)
     return [
         _result(
             "quantity_conserved",
@@ -63,16 +63,16 @@ def of_aggregation(done: "Aggregation", standing: Standing, rejected_before: int
             "no_rejected_rows",
             not rejected and not done.held_groups,
             _WARN,
-            f"{rejected} rows are rejected; {done.held_groups} groups of {number_text(done.held_quantity)} are held by "
-            "them. Write the rows again, mended, or delete them",
+            f"Rejected rows: {rejected}. Groups that they hold: {done.held_groups}, of "
+            f"{number_text(done.held_quantity)}. Write the rows again, mended, or delete them.",
             {"rejected_rows": rejected, "held_groups": done.held_groups, "held_quantity": float(done.held_quantity)},
         ),
         _result(
             "no_late_usage",
             not late_rows,
             _WARN,
-            f"{late_rows} rows came too late, of {number_text(max(standing.late, done.late))}; "
-            f"{number_text(max(standing.over_billed, done.over_billed))} was billed too much",
+            f"Late rows: {late_rows}, of {number_text(max(standing.late, done.late))}. "
+            f"Billed too much: {number_text(max(standing.over_billed, done.over_billed))}.",
             {"late_rows": late_rows, "late_quantity": float(max(standing.late, done.late))},
         ),
     ]
@@ -92,28 +92,28 @@ def of_submission(
             "all_submitted",
             not left,
             _ERROR,
-            f"{left} records are left: {'; '.join(f'{count} because {why}' for why, count in done.left.items())}",
+            f"Records left: {left}. {'; '.join(f'{count} because {why}' for why, count in done.left.items())}",
             {"left": left},
         ),
         _result(
             "no_conflicting_duplicates",
             not duplicates,
             _ERROR,
-            f"{duplicates} records were billed before with another quantity, which stands",
+            f"Records billed before with another quantity, which stands: {duplicates}.",
             {"duplicates": duplicates},
         ),
         _result(
             "all_subscribed",
             not strangers,
             _WARN,
-            f"{strangers} records are of buyers who were not subscribed: they were not billed",
+            f"Records of buyers who were not subscribed, and not billed: {strangers}.",
             {"not_subscribed": strangers},
         ),
         _result(
             "hour_closed",
             not rows and not aggregates,
             _WARN,
-            f"{rows} raw rows and {aggregates} aggregates are still pending; they can be billed until {closes}",
+            f"Still pending: raw rows {rows}, aggregates {aggregates}. They can be billed until {closes}.",
             {"pending_rows": rows, "pending_aggregates": aggregates, "next_cutoff": closes},
         ),
     ]

@@ -36,16 +36,18 @@ class Instance:
         assert launched["__typename"] == "LaunchBackfillSuccess", launched
         return str(launched["backfillId"])
 
-    def backfill_ended(self, backfill: str) -> dict[str, Any]:
-        """Its status and its runs, once it has one and all of them have ended."""
+    def backfill_ended(self, backfill: str, runs: int) -> list[dict[str, Any]]:
+        """Its runs, once there are so many and all have ended (its own status follows up to 30 s later)."""
 
-        def look() -> dict[str, Any] | None:
+        def look() -> list[dict[str, Any]] | None:
             found = self.graphql(
                 """query ($id: String!) { partitionBackfillOrError(backfillId: $id) { ... on PartitionBackfill {
                 status error { message } runs(limit: 100) { runId status tags { key value } } } } }""",
                 id=backfill,
             )["partitionBackfillOrError"]
-            return None if found["status"] in ("REQUESTED", "CANCELING") else dict(found)
+            assert not found["error"], found["error"]
+            ended = [run for run in found["runs"] if run["status"] in ENDED]
+            return ended if len(ended) == len(found["runs"]) >= runs else None
 
         return until(look, f"backfill {backfill} to end", 3 * PATIENCE_SECONDS)
 
