@@ -4,6 +4,8 @@ PYTHON ?= $(firstword $(foreach v,python3.11 python3.12 python3.13 python3.14 py
 UV := uv==0.13.9
 BIN := .venv/bin
 READY := .venv/.ready
+# uv brings certificates of its own; a company's machine trusts others as well.
+export UV_SYSTEM_CERTS ?= true
 
 .PHONY: help demo dev ui test lint format bench lock clean
 
