@@ -4,7 +4,7 @@ Belongs here: the order of stack, sample, runs and balance. Does not: how anythi
 """
 
 import os
-import tempfile
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -34,6 +34,8 @@ from metering_dagster.local.stack import (
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
+STATE = Path(".metering") / "demo"
+"""Where the stack's logs and the ledger of a rehearsal lie, in the project."""
 OFFSETS = range(hours.LAST_OFFSET, hours.FIRST_OFFSET - 1, -1)
 """Oldest first: what is about to leave its window goes first."""
 
@@ -80,21 +82,23 @@ def check_instant(now: datetime) -> None:
 def rehearse(root: Path, now: datetime, progress: Progress) -> Rehearsal:
     """Start the stack, load a sample, meter offsets 23 to 1, let late usage arrive, meter again, strike the balance.
 
-    The tables and the bill are gone afterwards; the runs stay in the Dagster instance under `root`.
+    The tables and the bill are gone afterwards; the runs stay in the Dagster instance under `root`, the ledger until
+    the next rehearsal, which begins with an empty one. One at a time: a second one is refused (`StackError`).
     """
     check_instant(now)
     sample = generate(now)
-    with tempfile.TemporaryDirectory(prefix="metering-demo-") as state:
-        progress("starting the stack", 0, 1)
-        with running_stack(Path(state), persist=False, now=now) as stack:
-            create_tables(stack)
-            client = stack.dynamodb()
-            loading.configure_sandbox(stack, sample)
-            loading.load_subscribers(client, SUBSCRIBERS_TABLE, sample.subscribers)
-            loading.load(client, USAGE_TABLE, sample.rows)
-            with _environment(stack, now, dagster_home(root)):
-                failures, runs = _meter(sample, client, progress)
-            balance = _balance(stack, client, sample)
+    state = root / STATE
+    progress("starting the stack", 0, 1)
+    with running_stack(state, persist=False, now=now) as stack:
+        shutil.rmtree(state / "ledger", ignore_errors=True)
+        create_tables(stack)
+        client = stack.dynamodb()
+        loading.configure_sandbox(stack, sample)
+        loading.load_subscribers(client, SUBSCRIBERS_TABLE, sample.subscribers)
+        loading.load(client, USAGE_TABLE, sample.rows)
+        with _environment(stack, now, dagster_home(root), state / "ledger"):
+            failures, runs = _meter(sample, client, progress)
+        balance = _balance(stack, client, sample)
     return Rehearsal(now, balance, runs, tuple(failures))
 
 
@@ -103,8 +107,7 @@ def _meter(sample: Sample, client: "DynamoDBClient", progress: Progress) -> tupl
 
     job = build_defs().resolve_job_def("meter_hour")
     buckets = [hours.bucket(hours.hour_at_offset(sample.now, offset)) for offset in OFFSETS]
-    odd = {row.group[3] for row in (*sample.rows, *sample.later) if row.kind is Kind.MISFILED}
-    again = sorted(odd | {row.group[3] for row in sample.later})
+    again = _hours_to_meter_again(sample)
     total = len(buckets) + len(again)
     failures: list[str] = []
     with dg.DagsterInstance.get() as instance:
@@ -115,6 +118,15 @@ def _meter(sample: Sample, client: "DynamoDBClient", progress: Progress) -> tupl
             failures += _run(job, bucket, instance)
     progress("balance", total, total)
     return failures, total
+
+
+def _hours_to_meter_again(sample: Sample) -> list[str]:
+    """Where usage arrives later, and where a group is only found under another hour, which moves it to its own."""
+    kinds: dict[GroupKey, set[Kind]] = {}
+    for row in sample.rows:
+        kinds.setdefault(row.group, set()).add(row.kind)
+    strayed = {group[3] for group, found in kinds.items() if found == {Kind.MISFILED}}
+    return sorted(strayed | {row.group[3] for row in sample.later})
 
 
 def _run(job: dg.JobDefinition, bucket: str, instance: dg.DagsterInstance) -> list[str]:
@@ -154,10 +166,10 @@ def _items(
 
 
 @contextmanager
-def _environment(stack: LocalStack, now: datetime, home: Path) -> Iterator[None]:
+def _environment(stack: LocalStack, now: datetime, home: Path, ledger: Path) -> Iterator[None]:
     """The environment of the runs, for as long as they go on."""
     before = dict(os.environ)
-    during = environment_on(stack, home, before, METERING_NOW=now.isoformat())
+    during = environment_on(stack, home, before, METERING_NOW=now.isoformat(), METERING_LEDGER_URI=str(ledger))
     os.environ.clear()
     os.environ |= during
     try:

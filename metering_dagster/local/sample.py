@@ -10,7 +10,7 @@ whoever meters it can be judged.
 import math
 import random
 import string
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from decimal import ROUND_DOWN, Decimal
@@ -27,6 +27,8 @@ BUYERS = 40
 BUYERS_OF_TWO_PRODUCTS = 12
 ORDINARY_OFFSETS = range(2, 19)
 """Where faults lie that must be met before the last call, even if an hour strikes while somebody watches."""
+LATER_OFFSETS = (5, 14)
+"""Where usage arrives late: a few hours, so that a rehearsal has few to meter again."""
 LAST_CALL = range(LAST_CALL_OFFSET, LAST_CALL_OFFSET + 1)
 QUIETEST, BUSIEST = 0.28, 0.88
 """Share of the streams that have any usage, at the other end of the day from their peak and at it."""
@@ -244,7 +246,7 @@ def _hour(streams: Sequence[Stream], offset: int, now: datetime, seed: int) -> I
     for stream in streams:
         activity = stream.activity(hour)
         if rng.random() < activity:
-            seconds = sorted(rng.sample(range(3600), rng.randint(4, 6 + int(8 * activity))))
+            seconds = sorted(rng.sample(range(3600), rng.randint(4, 6 + int(6 * activity))))
             rows = [row_at(rng, stream, hour + timedelta(seconds=second), now) for second in seconds]
             yield _Group(stream, hour, offset, rows)
 
@@ -302,7 +304,9 @@ class _Special:
         ordinary = [group for group in groups if group.stream.license.customer_identifier is None]
         self._free = rng.sample(ordinary, len(ordinary))
 
-    def _take(self, count: int, offsets: range = ORDINARY_OFFSETS, allocated: bool | None = None) -> list[_Group]:
+    def _take(
+        self, count: int, offsets: Container[int] = ORDINARY_OFFSETS, allocated: bool | None = None
+    ) -> list[_Group]:
         fit = [g for g in self._free if g.offset in offsets and allocated in (None, g.stream.allocated)][:count]
         self._free = [group for group in self._free if group not in fit]
         return fit
@@ -329,12 +333,12 @@ class _Special:
 
     def later(self) -> tuple[SampleRow, ...]:
         """What arrives once its groups have been metered; they stay as they are."""
-        late = [self._late(group) for group in self._take(8)]
+        late = [self._late(group) for group in self._take(8, LATER_OFFSETS)]
         overwritten = [
             self._overwritten(group, factor)
-            for factor, group in zip(("2", "3", "0.5"), self._take(3, allocated=False), strict=True)
+            for factor, group in zip(("2", "3", "0.5"), self._take(3, LATER_OFFSETS, allocated=False), strict=True)
         ]
-        repeated = [self._repeated(group) for group in self._take(4)]
+        repeated = [self._repeated(group) for group in self._take(4, LATER_OFFSETS)]
         return (*late, *overwritten, *repeated)
 
     def _place(self, group: _Group) -> int:

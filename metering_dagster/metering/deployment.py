@@ -4,10 +4,12 @@ Belongs here: wiring. Does not: rules, requests. It imports the AWS SDK where it
 everything again, and the UI needs none of it.
 """
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
+from math import inf
 from typing import TYPE_CHECKING
 
 from metering_dagster.errors import CallerError, TableError, UnreachableError
@@ -25,6 +27,10 @@ if TYPE_CHECKING:
     from metering_dagster.metering.submission import Submitter
 
 
+_WINDOWS_HOLD_SECONDS = 10.0
+"""How long the open flush windows are taken for granted: a run's steps follow one another, and windows last an hour."""
+
+
 @dataclass(frozen=True)
 class Probe:
     """The sparse indexes of the two tables in which something may be pending."""
@@ -38,6 +44,8 @@ class Deployment:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
+        self._windows: tuple[float, Mapping[Buyer, datetime | None] | None, str | None] = (-inf, None, None)
+        """When the open flush windows were asked for, which they are, and why that is not known, if it is not."""
 
     @property
     def mode(self) -> Mode:
@@ -130,9 +138,12 @@ class Deployment:
 
         Without them the hour goes on: nobody is urgent, and no last call comes early.
         """
-        expiries: Mapping[Buyer, datetime | None]
-        try:
-            expiries = self.tables.subscribers.deprovisioning()
-        except (UnreachableError, CallerError, TableError) as error:
-            return Slice(hour, buyers), str(error)
-        return Slice(hour, buyers, expiries), None
+        asked, expiries, unknown = self._windows
+        if time.monotonic() - asked > _WINDOWS_HOLD_SECONDS:
+            expiries, unknown = None, None
+            try:
+                expiries = self.tables.subscribers.deprovisioning()
+            except (UnreachableError, CallerError, TableError) as error:
+                unknown = str(error)
+            self._windows = (time.monotonic(), expiries, unknown)
+        return Slice(hour, buyers, expiries), unknown

@@ -150,7 +150,7 @@ def test_the_readmes_lines_read_the_ledger(tmp_path: Path, monkeypatch: pytest.M
     readme = (Path(__file__).parents[2] / "README.md").read_text()
     lines = [line.strip() for line in readme.splitlines() if line.strip().startswith(("pd.read_parquet", "duckdb.sql"))]
     assert len(lines) == 2
-    told(Ledger(str(tmp_path / ".dagster_home" / "metering_ledger")), an_entry(1), an_entry(2))
+    told(Ledger(str(tmp_path / ".metering" / "demo" / "ledger")), an_entry(1), an_entry(2))
     monkeypatch.chdir(tmp_path)
     for line in lines:
         assert len(eval(line, {"pd": pd, "duckdb": duckdb})) == 2
