@@ -383,11 +383,12 @@ def _values(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _value(value: Any) -> Any:
-    """A table of two columns, of what and how much, as a mapping."""
+    """A table, of what and how much, as a mapping; how much of it was in this run is another matter."""
     if not isinstance(value, dg.TableMetadataValue):
         return value.value
     (amount,) = {name for record in value.records for name in record.data} & {"rows", "records", "quantity"}
-    return {next(v for n, v in r.data.items() if n != amount): r.data[amount] for r in value.records}
+    beside = {amount, "in this run"}
+    return {next(v for n, v in r.data.items() if n not in beside): r.data[amount] for r in value.records}
 
 
 def _words(failure: Exception | None) -> str:

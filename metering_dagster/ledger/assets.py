@@ -15,6 +15,7 @@ import dagster as dg
 from metering_dagster.errors import MeteringError
 from metering_dagster.masking import mask_text
 from metering_dagster.metering.deployment import Deployment
+from metering_dagster.metering.quantities import number_text
 from metering_dagster.settings import Settings
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ def _outcome(line: "Line") -> tuple[str, str]:
 def _record(line: "Line") -> dg.TableRecord:
     return dg.TableRecord({
         "hour": line.hour, "dimension": mask_text(line.dimension), "kind": line.kind, "outcome": line.outcome,
-        "entries": line.entries, "quantity": f"{line.quantity:f}",
+        "entries": line.entries, "quantity": number_text(line.quantity),
     })  # fmt: skip
 
 

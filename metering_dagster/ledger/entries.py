@@ -4,8 +4,9 @@ Belongs here: the entry, its kinds and outcomes, and what the entries of an hour
 Does not: where and how entries are stored (files), what a day of them looks like (report).
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal
 from enum import StrEnum
@@ -81,21 +82,33 @@ class Standing:
     late_rows: int = 0
     late: Decimal = Decimal(0)
     over_billed: Decimal = Decimal(0)
+    outcomes: Mapping[str, int] = field(default_factory=dict)
+    """Records of the hour by how they ended."""
+    billed: Mapping[str, Decimal] = field(default_factory=dict)
+    """Quantity of each dimension that is billed (or, by mode, would be)."""
+
+
+BILLED = frozenset({Outcome.SUCCESS.value, Outcome.DRY_RUN.value, Outcome.WOULD_BILL.value})
+"""Outcomes of a record whose quantity counts as usage of the hour; a deployment has one of them, by its mode."""
 
 
 def standing_of(entries: Iterable[Entry]) -> Standing:
     """What the entries of one hour amount to. Of a record that was sent again only the last answer counts."""
-    records: dict[tuple[str, str, str], str] = {}
+    records: dict[tuple[str, str, str], Entry] = {}
     rejected: set[tuple[str, str]] = set()
     late: list[Decimal] = []
     for entry in sorted(entries, key=lambda entry: entry.at or _LONG_AGO):
         if entry.kind == Kind.RECORD:
-            records[entry.group] = entry.outcome
+            records[entry.group] = entry
         elif entry.kind == Kind.ROW and entry.outcome == Outcome.REJECTED:
             rejected.add((entry.license_arn, entry.sort_key))
         elif entry.kind == Kind.ROW and entry.outcome == Outcome.LATE:
             late.append(entry.late_by or Decimal(0))
-    ended = list(records.values())
+    ended = [entry.outcome for entry in records.values()]
+    billed: dict[str, Decimal] = {}
+    for entry in records.values():
+        if entry.outcome in BILLED:
+            billed[entry.dimension] = billed.get(entry.dimension, Decimal(0)) + (entry.quantity or Decimal(0))
     return Standing(
         duplicates=ended.count(Outcome.DUPLICATE),
         not_subscribed=ended.count(Outcome.NOT_SUBSCRIBED),
@@ -104,4 +117,6 @@ def standing_of(entries: Iterable[Entry]) -> Standing:
         late_rows=len(late),
         late=sum((by for by in late if by > 0), Decimal(0)),
         over_billed=-sum((by for by in late if by < 0), Decimal(0)),
+        outcomes=Counter(ended),
+        billed=billed,
     )

@@ -161,22 +161,31 @@ class Ledger:
 
     def read_hour(self, bucket: str) -> list[Entry]:
         """Every entry of one hour; none where the ledger does not know it."""
-        table = self.table_of_hour(bucket)
-        return [] if table is None else list(_entries(table))
+        return [entry for batch in self.batches_of(bucket) for entry in entries_of(batch)]
+
+    def batches_of(self, bucket: str) -> Iterator["pa.Table"]:
+        """The hour's entries, so many at a time as a run held when it wrote them."""
+        paths = self.files_of(bucket)
+        if not paths:
+            return
+        import pyarrow.parquet as pq
+
+        for path in paths:
+            with self.explained():
+                file = pq.ParquetFile(path, filesystem=self.filesystem[0])
+            with file:
+                for group in range(file.num_row_groups):
+                    with self.explained():
+                        table = file.read_row_group(group, use_threads=False)
+                    yield table
 
     def table_of_hour(self, bucket: str) -> "pa.Table | None":
         """The hour's entries as one table, with the columns of `Entry`, `mode` and `run_id`."""
-        paths = self.files_of(bucket)
-        if not paths:
+        if not self.files_of(bucket):
             return None
         import pyarrow as pa
-        import pyarrow.parquet as pq
 
-        with self.explained():
-            # Not by read_table: that imports pandas, which would cost every run a third of a second.
-            return pa.concat_tables(
-                pq.ParquetFile(path, filesystem=self.filesystem[0]).read(use_threads=False) for path in paths
-            )
+        return pa.concat_tables(self.batches_of(bucket))
 
     @cached_property
     def filesystem(self) -> tuple[Any, str]:
@@ -198,7 +207,8 @@ class Ledger:
         return _Explained(self.uri)
 
 
-def _entries(table: "pa.Table") -> Iterator[Entry]:
+def entries_of(table: "pa.Table") -> Iterator[Entry]:
+    """The entries of one batch."""
     import pyarrow as pa
 
     names = [f.name for f in fields(Entry)]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
-from metering_dagster.ledger.entries import Kind, Outcome
+from metering_dagster.ledger.entries import BILLED, Kind, Outcome
 from metering_dagster.ledger.files import Ledger
 from metering_dagster.masking import mask_text
 
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from matplotlib.axes import Axes
 
-BILLED = (Outcome.SUCCESS.value, Outcome.DRY_RUN.value, Outcome.WOULD_BILL.value)
-"""Outcomes whose quantity is drawn as usage; a deployment has one of them, by its mode."""
 MOST_DIMENSIONS = 8
 """Drawn one by one; what is left is drawn together."""
 _GROUP = ["license_arn", "customer_aws_account_id", "dimension"]
@@ -104,7 +102,7 @@ def draw(day: str, table: "pd.DataFrame") -> bytes:
     for strip, (dimension, quantities) in zip(strips, usage.items(), strict=False):
         strip.bar(range(24), quantities, color="#4f43dd", width=0.8)
         strip.set_ylabel(mask_text(dimension), rotation=0, ha="right", va="center", fontsize=8)
-        strip.tick_params(labelsize=7)
+        strip.tick_params(labelsize=8)
         strip.spines[["top", "right"]].set_visible(False)
     _draw_outcomes(strips[-1], table, hours)
     figure.suptitle(f"Usage of {day} (UTC) by dimension, and what became of it", fontsize=10)
@@ -115,7 +113,7 @@ def draw(day: str, table: "pd.DataFrame") -> bytes:
 
 def _usage(table: "pd.DataFrame", hours: list[str]) -> dict[str, list[float]]:
     """Billed quantity of each dimension by hour, the largest by entries first."""
-    billed = table[table["outcome"].isin(BILLED)]
+    billed = table[table["outcome"].isin(list(BILLED))]
     order = list(billed.groupby("dimension")["entries"].sum().sort_values(ascending=False).index)
     named = order[:MOST_DIMENSIONS]
     found: dict[str, list[float]] = {}
@@ -141,9 +139,10 @@ def _draw_outcomes(axes: "Axes", table: "pd.DataFrame", hours: list[str]) -> Non
         if any(counts):
             axes.bar(range(24), counts, bottom=bottom, color=colour, width=0.8, label=outcome.value)
             bottom = [low + count for low, count in zip(bottom, counts, strict=True)]
+    axes.set_xlabel("hour (UTC)", fontsize=8)
     axes.set_ylabel("records, rows\nand groups", rotation=0, ha="right", va="center", fontsize=8)
     axes.set_xticks(range(0, 24, 2), [f"{hour:02d}" for hour in range(0, 24, 2)])
-    axes.tick_params(labelsize=7)
+    axes.tick_params(labelsize=8)
     axes.spines[["top", "right"]].set_visible(False)
     if any(bottom):
-        axes.legend(fontsize=7, ncols=5, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.18))
+        axes.legend(fontsize=8, ncols=5, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.3))

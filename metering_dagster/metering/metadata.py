@@ -3,12 +3,15 @@
 Belongs here: putting reports into Dagster's metadata. Does not: deciding anything. Buyers' data stays masked.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
 import dagster as dg
 
+from metering_dagster.ledger.entries import Standing
+from metering_dagster.masking import mask_text
 from metering_dagster.metering.quantities import number_text, total
 
 if TYPE_CHECKING:
@@ -76,34 +79,57 @@ def of_aggregation(mode: str, done: "Aggregation") -> Metadata:
 def of_submission(
     mode: str,
     done: "Submission",
-    rejected_before: Mapping[str, int],
+    standing: Standing,
     pending: tuple[int, int],
     ledger: str | None,
 ) -> Metadata:
-    """What the service said, and what is left; `pending` are the raw rows and aggregates that still wait."""
-    rejected = dict(done.rejected)
-    for reason, count in rejected_before.items():
-        rejected[reason] = rejected.get(reason, 0) + count
-    shown: Metadata = {
-        "mode": dg.MetadataValue.text(str(mode)),
+    """What is billed of the hour by now, what this run did, what is left.
+
+    The hour by now is as the ledger says (`standing`), or where that knows less, as this run says. `pending` are the
+    raw rows and aggregates that still wait.
+    """
+    billed = _larger(standing.billed, done.by_dimension)
+    ended = Counter(standing.outcomes) | done.by_status
+    shown: Metadata = {"mode": dg.MetadataValue.text(str(mode))}
+    shown |= _statuses(ended, done.by_status) | _by_dimension(billed)
+    shown |= {
+        "billed_quantity": _quantity(total(billed.values())),
+        "billed_in_this_run": _quantity(total(done.by_dimension.values())),
         "records": dg.MetadataValue.int(done.records),
         "calls": dg.MetadataValue.int(done.calls),
-        "billed_quantity": _quantity(total(done.by_dimension.values())),
-        "rejected_records": dg.MetadataValue.int(sum(rejected.values())),
+        "rejected_records": dg.MetadataValue.int(done.rejected.total()),
         "left_pending": dg.MetadataValue.int(done.left.total()),
         PENDING_ROWS: dg.MetadataValue.int(pending[0]),
         PENDING_AGGREGATES: dg.MetadataValue.int(pending[1]),
-        "dagster/partition_row_count": dg.MetadataValue.int(sum(done.by_status.values())),
+        "dagster/partition_row_count": dg.MetadataValue.int(sum(ended.values())),
     }
     if done.ended_by_others:
-        shown["ended_by_another_run"] = dg.MetadataValue.int(done.ended_by_others)
+        shown["changed_meanwhile"] = dg.MetadataValue.int(done.ended_by_others)
     if done.unknown_products:
         shown["records_of_unknown_products"] = dg.MetadataValue.int(done.unknown_products)
     if ledger:
         shown["ledger"] = dg.MetadataValue.path(ledger)
-    shown |= _table("statuses", "status", "records", done.by_status) | _by_dimension(done.by_dimension)
-    shown |= _table("rejected", "reason", "records", rejected) | _table("left", "why", "records", done.left)
+    shown |= _table("rejected", "reason", "records", done.rejected) | _table("left", "why", "records", done.left)
     return shown | _notes([*done.warnings, *done.notes])
+
+
+def _larger(standing: Mapping[str, Decimal], run: Mapping[str, Decimal]) -> Mapping[str, Decimal]:
+    """By dimension as it is shown; the run alone where the ledger knows less than it."""
+    by_now: dict[str, Decimal] = {}
+    for dimension, quantity in standing.items():
+        shown = mask_text(dimension)
+        by_now[shown] = by_now.get(shown, Decimal(0)) + quantity
+    return by_now if total(by_now.values()) >= total(run.values()) else run
+
+
+def _statuses(ended: Mapping[str, int], run: Mapping[str, int]) -> Metadata:
+    if not ended:
+        return {}
+    records = [
+        dg.TableRecord({"status": status, "records": count, "in this run": run.get(status, 0)})
+        for status, count in sorted(ended.items())
+    ]
+    return {"statuses": dg.MetadataValue.table(records)}
 
 
 def _quantity(value: Decimal) -> dg.MetadataValue:

@@ -14,8 +14,9 @@ from pydantic import Field
 
 from metering_dagster import hours
 from metering_dagster.errors import LeftPendingError, MeteringError
-from metering_dagster.ledger.entries import Entry, Standing, standing_of
+from metering_dagster.ledger.entries import Entry, Standing
 from metering_dagster.ledger.files import LedgerFile
+from metering_dagster.ledger.standing import standing_of_hour
 from metering_dagster.metering import checks, metadata
 from metering_dagster.metering.guard import refuse_open_hour
 from metering_dagster.settings import Mode
@@ -232,6 +233,8 @@ def submit_batches(context: dg.OpExecutionContext, plan: Plan, licences: Licence
 def record_submissions(context: dg.OpExecutionContext, submitted: Submitted, licences: Licences) -> Yielded:
     """Report what was submitted, answer the checks of `metered_usage`; fail where something is left."""
     plan, submission, hour = submitted.plan, submitted.submission, submitted.hour
+    submission.rejected.update(plan.rejected)
+    submission.by_status["RejectedClientSide"] += sum(plan.rejected.values())
     if plan.closed:
         yield dg.Output(None, "result", metadata=metadata.of_closed_hour(submitted.mode, plan.closed))
         return
@@ -239,10 +242,10 @@ def record_submissions(context: dg.OpExecutionContext, submitted: Submitted, lic
         deployment = _deployment(context)
         tables = deployment.tables
         pending = tables.usage.count_pending(hour), _still_pending(tables, hour)
+        standing = _standing(context, deployment, hour)
         if licences is None:
-            standing = _standing(context, deployment, hour)
             yield from checks.of_submission(hours.parse_bucket(hour), submission, standing, pending)
-        shown = metadata.of_submission(submitted.mode, submission, plan.rejected, pending, submitted.ledger)
+        shown = metadata.of_submission(submitted.mode, submission, standing, pending, submitted.ledger)
         failure = left_pending(submitted) or (
             arrived_meanwhile(hour, pending[1]) if licences is None and tables.writes else None
         )
@@ -312,7 +315,7 @@ def _teller(deployment: "Deployment", ledger: LedgerFile) -> Callable[[Entry], N
 def _standing(context: dg.OpExecutionContext, deployment: "Deployment", hour: str) -> Standing:
     """What all runs of the hour so far left behind; nothing, with a warning, where the ledger cannot be read."""
     try:
-        return standing_of(deployment.ledger(context.instance.storage_directory()).read_hour(hour))
+        return standing_of_hour(deployment.ledger(context.instance.storage_directory()), hour)
     except MeteringError as error:
         context.log.warning(f"The checks speak of this run alone. {error}")
         return Standing()

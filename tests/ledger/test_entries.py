@@ -14,13 +14,18 @@ def an_entry(kind: Kind, outcome: Outcome, minute: int = 0, **differences: objec
     return replace(entry, at=BEGIN + timedelta(minutes=minute), **differences)
 
 
+def faults_of(*entries: Entry) -> Standing:
+    """What stands, but for how much was billed."""
+    return replace(standing_of(entries), outcomes={}, billed={})
+
+
 def test_nothing_stands_where_everything_was_billed() -> None:
-    assert standing_of([an_entry(Kind.RECORD, Outcome.SUCCESS)]) == Standing()
+    assert faults_of(an_entry(Kind.RECORD, Outcome.SUCCESS)) == Standing()
 
 
 def test_of_a_record_sent_again_the_last_answer_counts_in_whatever_order_files_are_read() -> None:
     first, then = an_entry(Kind.RECORD, Outcome.NOT_SUBSCRIBED), an_entry(Kind.RECORD, Outcome.SUCCESS, minute=5)
-    assert standing_of([then, first]) == standing_of([first, then]) == Standing()
+    assert faults_of(then, first) == faults_of(first, then) == Standing()
     assert standing_of([first]).not_subscribed == 1
 
 
@@ -41,4 +46,15 @@ def test_late_and_over_billed_are_kept_apart() -> None:
 
 
 def test_a_group_that_waits_is_no_standing_fault() -> None:
-    assert standing_of([an_entry(Kind.GROUP, Outcome.HELD)]) == Standing()
+    assert faults_of(an_entry(Kind.GROUP, Outcome.HELD)) == Standing()
+
+
+def test_what_is_billed_by_now_is_added_up_exactly_by_dimension() -> None:
+    entries = [
+        an_entry(Kind.RECORD, Outcome.SUCCESS, dimension=name, license_arn=licence, quantity=Decimal("0.1"))
+        for name, licence in (("a", "1"), ("a", "2"), ("b", "1"))
+    ]
+    refused = an_entry(Kind.RECORD, Outcome.DUPLICATE, dimension="c")
+    standing = standing_of([*entries, refused])
+    assert standing.billed == {"a": Decimal("0.2"), "b": Decimal("0.1")}
+    assert standing.outcomes == {"Success": 3, "DuplicateRecord": 1}

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 
@@ -12,8 +13,9 @@ import pytest
 
 from metering_dagster.errors import UnreachableError
 from metering_dagster.ledger import files
-from metering_dagster.ledger.entries import Entry, Kind, Outcome
+from metering_dagster.ledger.entries import Entry, Kind, Outcome, standing_of
 from metering_dagster.ledger.files import Ledger
+from metering_dagster.ledger.standing import standing_of_hour
 from metering_dagster.local.stack import LocalStack
 
 HOUR = "2026-11-28T10"
@@ -78,6 +80,20 @@ def test_more_entries_than_are_held_in_memory(ledger: Ledger, monkeypatch: pytes
     monkeypatch.setattr(files, "BUFFER", 10)
     told(ledger, *(an_entry(number) for number in range(35)))
     assert len(ledger.read_hour(HOUR)) == 35
+
+
+def test_the_standing_of_an_hour_read_batch_by_batch_is_that_of_all_its_entries(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "BUFFER", 7)
+    refused = [replace(an_entry(number), outcome="CustomerNotSubscribed") for number in range(0, 30, 3)]
+    row = Entry(Kind.ROW.value, Outcome.LATE.value, "l", "a", "d", Decimal(5), sort_key="k", late_by=Decimal(2))
+    told(ledger, *(an_entry(number) for number in range(30, 60)), *refused, row, name="run-1")
+    told(ledger, *(an_entry(number) for number in range(0, 15, 3)), name="run-2")
+    standing = standing_of_hour(ledger, HOUR)
+    assert standing == standing_of(ledger.read_hour(HOUR))
+    assert (standing.not_subscribed, standing.outcomes["Success"], standing.late) == (5, 35, Decimal(2))
+    assert standing.billed == {"api-calls": Decimal("148.75")}
 
 
 def test_many_threads_tell_one_file(ledger: Ledger) -> None:

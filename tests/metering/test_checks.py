@@ -122,3 +122,12 @@ def test_a_lost_ledger_costs_the_memory_and_not_the_run(world: World):
     outcome = world.meter()
     assert outcome.success
     assert failed(outcome) == set()
+
+
+def test_what_an_hour_was_billed_stays_on_its_page_after_a_run_with_nothing_to_do(world: World):
+    world.put(*some_usage("3", "4.5"), an_aggregate("-1", dimension="broken"))
+    first = world.meter().metadata["metered_usage"]
+    again = world.meter().metadata["metered_usage"]
+    assert (first["billed_quantity"], first["billed_in_this_run"]) == (7.5, 7.5)
+    assert (again["billed_quantity"], again["billed_in_this_run"]) == (7.5, 0.0)
+    assert first["dagster/partition_row_count"] == again["dagster/partition_row_count"] == 2
