@@ -10,7 +10,7 @@ from typing import Any
 import dagster as dg
 
 from metering_dagster.ledger.assets import metering_report, refresh_report_job, report_schedule
-from metering_dagster.metering.assets import external_assets, hourly_assets, meter_hour_job
+from metering_dagster.metering.assets import external_assets, hourly_assets, meter_hour_job, mode_of
 from metering_dagster.metering.deployment import Deployment
 from metering_dagster.metering.ops import run_hour, run_licences
 from metering_dagster.metering.schedules import meter_schedules
@@ -25,13 +25,12 @@ def build_defs(settings: Settings | None = None, resources: Mapping[str, Any] | 
     """
     if settings is None:
         settings = read_settings(os.environ)
-    mode = settings.mode.value if settings.mode else "not-set"
-    assets = hourly_assets(mode)
+    assets = hourly_assets(settings)
     meter_hour = meter_hour_job(assets)
-    report = metering_report(mode)
+    report = metering_report(mode_of(settings))
     refresh_report = refresh_report_job(report)
     return dg.Definitions(
-        assets=[*external_assets(mode), *assets, report],
+        assets=[*external_assets(settings), *dg.with_source_code_references([*assets, report])],
         jobs=[meter_hour, refresh_report],
         schedules=[*meter_schedules(settings, meter_hour), report_schedule(settings, refresh_report)],
         resources={

@@ -126,3 +126,32 @@ def test_hour_and_licences_come_to_the_ops_as_inputs(op):
 def test_resources_can_be_swapped():
     mine = object()
     assert build_defs(settings=Settings(), resources={"metering": mine}).resources["metering"] is mine
+
+
+@pytest.mark.parametrize("name", [*HOURLY, *EXTERNAL, "metering_report"])
+def test_each_asset_shows_its_columns(name):
+    schema = spec(name).metadata["dagster/column_schema"]
+    assert {column.name for column in schema.columns} >= ({"hour"} if name == "metering_report" else {"licenseArn"})
+
+
+@pytest.mark.parametrize("name", [*HOURLY, "metering_report"])
+def test_each_asset_of_ours_leads_to_its_code(name):
+    (reference,) = spec(name).metadata["dagster/code_references"].code_references
+    assert reference.file_path.endswith("assets.py")
+
+
+def test_jobs_schedules_and_checks_by_name():
+    defs = build_defs(settings=Settings())
+    repository = defs.get_repository_def()
+    assert {job.name for job in repository.get_all_jobs() if not job.name.startswith("__")} == {
+        "meter_hour", "refresh_report",
+    }  # fmt: skip
+    assert len(list(defs.schedules)) == 24
+    assert {f"{key.asset_key.to_user_string()}.{key.name}" for key in defs.resolve_asset_graph().asset_check_keys} == {
+        "aggregated_usage.quantity_conserved", "aggregated_usage.no_rejected_rows", "aggregated_usage.no_late_usage",
+        "metered_usage.all_submitted", "metered_usage.no_conflicting_duplicates", "metered_usage.all_subscribed",
+        "metered_usage.hour_closed",
+    }  # fmt: skip
+    report = spec("metering_report").partitions_def
+    assert isinstance(report, dg.DailyPartitionsDefinition)
+    assert (report.timezone, report.fmt, report.end_offset) == ("UTC", "%Y-%m-%d", 1)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
-from metering_dagster.metering import checks
+from metering_dagster.metering import checks, columns
 from metering_dagster.metering.ops import (
     aggregate_groups,
     discover_pending,
@@ -16,6 +16,7 @@ from metering_dagster.metering.ops import (
     record_submissions,
     submit_batches,
 )
+from metering_dagster.settings import Settings
 
 if TYPE_CHECKING:
     from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
@@ -29,8 +30,18 @@ OWNERS = ["team:metering"]
 MODE_TAG = "metering/mode"
 
 
-def external_assets(mode: str) -> list[dg.AssetSpec]:
+def mode_of(settings: Settings) -> str:
+    """The mode as the assets show it."""
+    return settings.mode.value if settings.mode else "not-set"
+
+
+def _table(schema: dg.TableSchema, name: str | None) -> dict[str, Any]:
+    return {"dagster/column_schema": schema} | ({"dagster/table_name": name} if name else {})
+
+
+def external_assets(settings: Settings) -> list[dg.AssetSpec]:
     """What others write: lineage starts here."""
+    mode = mode_of(settings)
     tags = {MODE_TAG: mode}
     return [
         dg.AssetSpec(
@@ -38,6 +49,7 @@ def external_assets(mode: str) -> list[dg.AssetSpec]:
             group_name=GROUP,
             kinds={"dynamodb", mode},
             tags=tags,
+            metadata=_table(columns.RAW_USAGE, settings.usage_table),
             description=(
                 "Raw usage rows, as the seller's services write them into the table `USAGE_TABLE`: at most one a "
                 "second for each licence, account and dimension. A row with `meteringPending` waits to be metered."
@@ -48,6 +60,7 @@ def external_assets(mode: str) -> list[dg.AssetSpec]:
             group_name=GROUP,
             kinds={"dynamodb", mode},
             tags=tags,
+            metadata=_table(columns.SUBSCRIBERS, settings.subscribers_table),
             description=(
                 "Who may be billed, in the table `SUBSCRIBERS_TABLE`: which product a licence is of, and which "
                 "licences are deprovisioning."
@@ -56,8 +69,9 @@ def external_assets(mode: str) -> list[dg.AssetSpec]:
     ]
 
 
-def hourly_assets(mode: str) -> list[dg.AssetsDefinition]:
+def hourly_assets(settings: Settings) -> list[dg.AssetsDefinition]:
     """`pending_usage` → `aggregated_usage` → `metered_usage`; each says in which mode it runs."""
+    mode = mode_of(settings)
 
     def about(text: str) -> str:
         return f"{text}\n\n**Mode: {mode}** (`METERING_MODE`)."
@@ -71,6 +85,7 @@ def hourly_assets(mode: str) -> list[dg.AssetsDefinition]:
         kinds={"dynamodb", mode},
         owners=OWNERS,
         tags=tags,
+        metadata=_table(columns.RAW_USAGE, settings.usage_table),
         description=about(
             "What waits to be metered in this hour. Rows with impossible keys are rejected, misfiled ones go to the "
             "hour that their key says. A plan, not data: the next asset reads for itself."
@@ -90,6 +105,7 @@ def hourly_assets(mode: str) -> list[dg.AssetsDefinition]:
         owners=OWNERS,
         tags=tags,
         check_specs=checks.specs("aggregated_usage", checks.AGGREGATED, HOURS),
+        metadata=_table(columns.AGGREGATED_USAGE, settings.aggregated_usage_table),
         description=about(
             "One record for each licence, account and dimension of the hour: the exact sum of its raw rows, committed "
             "once. A bad row holds its group until it is mended or the hour is at its last call; late rows are told."
@@ -109,6 +125,7 @@ def hourly_assets(mode: str) -> list[dg.AssetsDefinition]:
         owners=OWNERS,
         tags=tags,
         check_specs=checks.specs("metered_usage", checks.METERED, HOURS),
+        metadata=_table(columns.AGGREGATED_USAGE, settings.aggregated_usage_table),
         description=about(
             "The hour as AWS Marketplace billed it: every pending aggregate, ours or the seller's own, sent through "
             "BatchMeterUsage, its answer written down. Green only if nothing that could be sent is left."
