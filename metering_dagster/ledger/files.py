@@ -125,7 +125,7 @@ class LedgerFile:
         folder = f"{root}/hour={self.bucket}"
         local = self.ledger.is_local
         # An object on S3 appears when its upload ends; a local file is renamed then.
-        self._writing = f"{folder}/{self.name}.parquet" + (_UNFINISHED if local else "")
+        self._writing = f"{folder}/.{self.name}.parquet{_UNFINISHED}" if local else f"{folder}/{self.name}.parquet"
         if local:
             filesystem.create_dir(folder, recursive=True)
         self._sink = filesystem.open_output_stream(self._writing)
@@ -264,6 +264,15 @@ def _storable(value: Decimal) -> Decimal | None:
     return value if isinstance(exponent, int) and exponent >= -_DECIMALS else None
 
 
+def _is_arrows(error: BaseException | None) -> bool:
+    """Whether Arrow refuses something: a place it does not know, a file that is none."""
+    if error is None:
+        return False
+    import pyarrow as pa
+
+    return isinstance(error, pa.ArrowException)
+
+
 class _Explained:
     def __init__(self, uri: str) -> None:
         self.uri = uri
@@ -272,7 +281,7 @@ class _Explained:
         return None
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, OSError) or (isinstance(error, ValueError) and "URI" in str(error)):
+        if isinstance(error, OSError) or _is_arrows(error):
             raise UnreachableError(
                 f"The ledger at {self.uri} (METERING_LEDGER_URI) cannot be used: {error}. "
                 "The tables are as the run left them; only its ledger file is missing. "

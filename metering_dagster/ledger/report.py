@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 MOST_DIMENSIONS = 8
 """Drawn one by one; what is left is drawn together."""
-_GROUP = ["license_arn", "customer_aws_account_id", "dimension"]
+GROUP = ["license_arn", "customer_aws_account_id", "dimension"]
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -44,9 +44,9 @@ def lines_of_hour(ledger: Ledger, bucket: str) -> list[Line]:
     import pyarrow.compute as pc
 
     ordered = table.sort_by("at")
-    records = _last(ordered.filter(pc.equal(ordered["kind"], Kind.RECORD.value)))
-    waiting = _last(ordered.filter(pc.equal(ordered["kind"], Kind.GROUP.value)))
-    waiting = waiting.join(records.select(_GROUP), keys=_GROUP, join_type="left anti")
+    records = last_of_each_group(ordered.filter(pc.equal(ordered["kind"], Kind.RECORD.value)))
+    waiting = last_of_each_group(ordered.filter(pc.equal(ordered["kind"], Kind.GROUP.value)))
+    waiting = waiting.join(records.select(GROUP), keys=GROUP, join_type="left anti")
     rows = ordered.filter(pc.equal(ordered["kind"], Kind.ROW.value))
     return [
         *_lines(bucket, Kind.RECORD, records, "quantity"),
@@ -56,12 +56,12 @@ def lines_of_hour(ledger: Ledger, bucket: str) -> list[Line]:
     ]
 
 
-def _last(table: "pa.Table") -> "pa.Table":
+def last_of_each_group(table: "pa.Table") -> "pa.Table":
     """The last entry of each group; `table` is in the order of time."""
     import pyarrow as pa
 
     numbered = table.append_column("number", pa.array(range(table.num_rows), pa.int64()))
-    latest = numbered.group_by(_GROUP).aggregate([("number", "max")])
+    latest = numbered.group_by(GROUP).aggregate([("number", "max")])
     return table.take(latest["number_max"])
 
 

@@ -11,23 +11,32 @@ from typing import TYPE_CHECKING
 
 from metering_dagster.ledger.entries import BILLED, Entry, Kind, Standing, standing_of
 from metering_dagster.ledger.files import Ledger, entries_of
+from metering_dagster.ledger.report import GROUP, last_of_each_group
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
 def standing_of_hour(ledger: Ledger, bucket: str) -> Standing:
-    """The same as `standing_of` all entries of the hour, in the memory of those that did not go well."""
+    """The same as `standing_of` all entries of the hour; of those that went well it holds a few columns."""
+    if not ledger.files_of(bucket):
+        return Standing()
+    import pyarrow as pa
+
     outcomes: Counter[str] = Counter()
     billed: dict[str, Decimal] = {}
     exceptions: list[Entry] = []
+    goods: list[pa.Table] = []
     for batch in ledger.batches_of(bucket):
         good, others = _apart(batch)
-        sums = good.group_by(["dimension", "outcome"]).aggregate([("outcome", "count"), ("quantity", "sum")])
+        goods.append(good.select([*GROUP, "outcome", "quantity", "at"]))
+        exceptions += [entry for entry in entries_of(others) if entry.kind != Kind.GROUP]
+    if goods:
+        latest = last_of_each_group(pa.concat_tables(goods).sort_by("at"))
+        sums = latest.group_by(["dimension", "outcome"]).aggregate([("outcome", "count"), ("quantity", "sum")])
         for line in sums.to_pylist():
             outcomes[line["outcome"]] += line["outcome_count"]
             billed[line["dimension"]] = billed.get(line["dimension"], Decimal(0)) + (line["quantity_sum"] or Decimal(0))
-        exceptions += [entry for entry in entries_of(others) if entry.kind != Kind.GROUP]
     records = {entry.group for entry in exceptions if entry.kind == Kind.RECORD}
     if records:
         # Of a record that was sent again only the last answer counts.

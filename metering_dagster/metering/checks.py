@@ -25,7 +25,7 @@ AGGREGATED: Mapping[str, str] = {
     "no_late_usage": "No row came after its group was committed: such usage cannot be billed in its hour.",
 }
 METERED: Mapping[str, str] = {
-    "all_submitted": "Everything that could be sent was sent, and answered.",
+    "all_submitted": "Everything was sent and answered; no record was refused.",
     "no_conflicting_duplicates": "No record was billed before with another quantity: the first one stands, for good.",
     "all_subscribed": "Every buyer with usage was subscribed.",
     "hour_closed": "Nothing of the hour is pending any more.",
@@ -83,6 +83,8 @@ def of_submission(
 ) -> list[dg.AssetCheckResult]:
     """`pending`: raw rows and aggregates of the hour that are pending after the run."""
     left = done.left.total()
+    rejected = max(standing.rejected_records, done.rejected.total())
+    codes = ", ".join(sorted(done.rejected)) or "see the ledger"
     duplicates = max(standing.duplicates, done.by_status.get("DuplicateRecord", 0))
     strangers = max(standing.not_subscribed, done.by_status.get("CustomerNotSubscribed", 0))
     rows, aggregates = pending
@@ -90,10 +92,11 @@ def of_submission(
     return [
         _result(
             "all_submitted",
-            not left,
+            not left and not rejected,
             _ERROR,
-            f"Records left: {left}. {'; '.join(f'{count} because {why}' for why, count in done.left.items())}",
-            {"left": left},
+            (f"Records rejected: {rejected} ({codes}). " if rejected else "")
+            + f"Records left: {left}. {'; '.join(f'{count} because {why}' for why, count in done.left.items())}",
+            {"left": left, "rejected": rejected},
         ),
         _result(
             "no_conflicting_duplicates",

@@ -66,6 +66,7 @@ def of_aggregation(mode: str, done: "Aggregation") -> Metadata:
         "held_rows": dg.MetadataValue.int(done.held_rows),
         "held_quantity": _quantity(done.held_quantity),
         "zero_groups": dg.MetadataValue.int(done.zero_groups),
+        "zero_rows": dg.MetadataValue.int(done.zero_rows),
         "rejected_rows": dg.MetadataValue.int(done.rejected.total()),
         "late_rows": dg.MetadataValue.int(done.late_rows),
         "late_quantity": _quantity(done.late),

@@ -13,7 +13,7 @@ import dagster as dg
 from pydantic import Field
 
 from metering_dagster import hours
-from metering_dagster.errors import LeftPendingError, MeteringError
+from metering_dagster.errors import LeftPendingError, MeteringError, UnreachableError
 from metering_dagster.ledger.entries import Entry, Standing
 from metering_dagster.ledger.files import LedgerFile
 from metering_dagster.ledger.standing import standing_of_hour
@@ -120,7 +120,7 @@ def discover_pending(context: dg.OpExecutionContext, config: HourConfig, hour: s
             return
         from metering_dagster.metering.discovery import discover
 
-        with _ledger_file(context, deployment, hour) as ledger:
+        with _Telling(context, deployment, hour) as ledger:
             found = discover(deployment.tables, part, _teller(deployment, ledger))
         context.add_output_metadata(metadata.of_discovery(deployment.mode, found))
 
@@ -141,7 +141,7 @@ def aggregate_groups(context: dg.OpExecutionContext, config: HourConfig, hour: s
             return
         from metering_dagster.metering.aggregation import aggregate
 
-        with _ledger_file(context, deployment, hour) as ledger:
+        with _Telling(context, deployment, hour) as ledger:
             done = aggregate(deployment.tables, part, _teller(deployment, ledger))
         for note in done.notes:
             context.log.warning(note)
@@ -183,7 +183,7 @@ def plan_submissions(context: dg.OpExecutionContext, config: HourConfig, hour: s
         from metering_dagster.metering.submission import Submission, pending_windows, reject_unsendable
 
         report = Submission()
-        with _ledger_file(context, deployment, hour) as ledger:
+        with _Telling(context, deployment, hour) as ledger:
             records = sum(
                 len(reject_unsendable(deployment.tables, window, report, _teller(deployment, ledger)))
                 for window in pending_windows(deployment.tables, part)
@@ -305,6 +305,22 @@ def _ledger_file(context: dg.OpExecutionContext, deployment: "Deployment", hour:
     name = f"{context.run_id}-{context.op.name}{again}"
     ledger = deployment.ledger(context.instance.storage_directory())
     return ledger.file(hour, name, deployment.mode.value, context.run_id)
+
+
+class _Telling:
+    """The ledger's file of a step that comes before the submission: where it cannot be written, billing goes on."""
+
+    def __init__(self, context: dg.OpExecutionContext, deployment: "Deployment", hour: str) -> None:
+        self.context, self.file = context, _ledger_file(context, deployment, hour)
+
+    def __enter__(self) -> LedgerFile:
+        return self.file
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        try:
+            self.file.close()
+        except UnreachableError as fault:
+            self.context.log.error(str(fault))
 
 
 def _teller(deployment: "Deployment", ledger: LedgerFile) -> Callable[[Entry], None]:

@@ -3,7 +3,7 @@
 Belongs here: names, tags, what a tick looks up. Does not: whether it asks for a run (ticks).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -12,14 +12,14 @@ import dagster as dg
 from metering_dagster import hours
 from metering_dagster.errors import MeteringError
 from metering_dagster.metering.deployment import Deployment
-from metering_dagster.metering.metadata import PENDING_AGGREGATES, PENDING_ROWS
+from metering_dagster.metering.metadata import PENDING_AGGREGATES
 from metering_dagster.metering.ticks import LastRun, Pending, decide, hours_of_tick
 from metering_dagster.settings import Settings
 
 if TYPE_CHECKING:
     from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
-METERED = dg.AssetKey("metered_usage")
+METERED, AGGREGATED = dg.AssetKey("metered_usage"), dg.AssetKey("aggregated_usage")
 FIRST_HOUR = datetime(2026, 1, 1, tzinfo=UTC)
 _UNDER_WAY = [
     dg.DagsterRunStatus.QUEUED,
@@ -60,7 +60,9 @@ def _schedule(offset: int, settings: Settings, job: "UnresolvedAssetJobDefinitio
             decision = decide(hour, now, settings.lock_hours, _Evidence(context.instance, metering, bucket))
             reasons.append(decision.reason)
             if decision.run:
-                tags = {"metering/lane": "regular", "metering/offset": str(hours.offset_of(hour, now))}
+                back = str(hours.offset_of(hour, now))
+                # The older the hour, the sooner its run: it has the least time left.
+                tags = {"metering/lane": "regular", "metering/offset": back, "dagster/priority": back}
                 key = f"{bucket}@{context.scheduled_execution_time.isoformat()}"
                 asked.append(dg.RunRequest(run_key=key, partition_key=bucket, tags=tags))
         return asked or dg.SkipReason(" ".join(reasons))
@@ -85,12 +87,20 @@ class _Evidence:
         if not records or records[0].asset_materialization is None:
             return None
         shown = records[0].asset_materialization.metadata
-        rows, aggregates = shown.get(PENDING_ROWS), shown.get(PENDING_AGGREGATES)
-        return LastRun(
-            datetime.fromtimestamp(records[0].timestamp, UTC),
-            int(str(rows.value)) if rows else 0,
-            int(str(aggregates.value)) if aggregates else 0,
-        )
+        if str(shown["mode"].value if "mode" in shown else "") != self.deployment.mode.value:
+            return None  # a run of another mode has closed nothing for this one
+        ended = datetime.fromtimestamp(records[0].timestamp, UTC)
+        return LastRun(ended, self._waiting_rows(), _number(shown, PENDING_AGGREGATES))
+
+    def _waiting_rows(self) -> int:
+        """The rows that the last run itself held, or left waiting at zero; whatever else is pending came later."""
+        records = self.instance.fetch_materializations(
+            dg.AssetRecordsFilter(asset_key=AGGREGATED, asset_partitions=[self.bucket]), limit=1
+        ).records
+        if not records or records[0].asset_materialization is None:
+            return 0
+        shown = records[0].asset_materialization.metadata
+        return _number(shown, "held_rows") + _number(shown, "zero_rows")
 
     def pending(self, expected: LastRun | None) -> Pending:
         try:
@@ -100,3 +110,8 @@ class _Evidence:
         except MeteringError as error:
             return Pending(0, 0, str(error))
         return Pending(rows, aggregates)
+
+
+def _number(shown: Mapping[str, dg.MetadataValue], name: str) -> int:
+    found = shown.get(name)
+    return int(str(found.value)) if found else 0

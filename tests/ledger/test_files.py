@@ -90,6 +90,7 @@ def test_the_standing_of_an_hour_read_batch_by_batch_is_that_of_all_its_entries(
     row = Entry(Kind.ROW.value, Outcome.LATE.value, "l", "a", "d", Decimal(5), sort_key="k", late_by=Decimal(2))
     told(ledger, *(an_entry(number) for number in range(30, 60)), *refused, row, name="run-1")
     told(ledger, *(an_entry(number) for number in range(0, 15, 3)), name="run-2")
+    told(ledger, *(an_entry(number) for number in range(0, 15, 3)), name="run-3")  # told again, counted once
     standing = standing_of_hour(ledger, HOUR)
     assert standing == standing_of(ledger.read_hour(HOUR))
     assert (standing.not_subscribed, standing.outcomes["Success"], standing.late) == (5, 35, Decimal(2))

@@ -131,3 +131,33 @@ def test_what_an_hour_was_billed_stays_on_its_page_after_a_run_with_nothing_to_d
     assert (first["billed_quantity"], first["billed_in_this_run"]) == (7.5, 7.5)
     assert (again["billed_quantity"], again["billed_in_this_run"]) == (7.5, 0.0)
     assert first["dagster/partition_row_count"] == again["dagster/partition_row_count"] == 2
+
+
+def test_an_hour_that_the_service_refuses_is_not_all_submitted(world: World):
+    world.sandbox.configure(dimensions=["another"])
+    world.put(a_usage(0, "4"))
+    outcome = world.meter()
+    assert outcome.success
+    assert failed(outcome) == {"all_submitted"}
+    assert "InvalidUsageDimensionException" in outcome.checks["all_submitted"].description
+    assert failed(world.meter()) == {"all_submitted"}
+
+
+def test_a_ledger_that_cannot_be_written_stops_no_billing(world: World):
+    (world.folder / "file").write_text("in the way")
+    world.configure(ledger_uri=str(world.folder / "file" / "ledger"))
+    world.put(a_usage(0, "4", dimension="held"), a_usage(1, "-1", dimension="held"), a_usage(0, "7", dimension="good"))
+    outcome = world.meter()
+    assert not outcome.success
+    assert "METERING_LEDGER_URI" in outcome.message
+    assert world.billed() == {"good": "7"}
+
+
+def test_a_broken_file_in_the_ledger_stops_no_billing(world: World):
+    folder = world.folder / "ledger" / f"hour={HOUR}"
+    folder.mkdir(parents=True)
+    (folder / "broken.parquet").write_bytes(b"")
+    world.put(a_usage(0, "7"))
+    outcome = world.meter()
+    assert outcome.success
+    assert world.billed() == {"api_calls": "7"}

@@ -9,7 +9,7 @@ import pytest
 from metering_dagster import hours
 from metering_dagster.definitions import build_defs
 from metering_dagster.errors import SettingsError
-from metering_dagster.settings import Settings
+from metering_dagster.settings import Mode, Settings
 from tests.items import HOUR, a_usage, an_aggregate
 from tests.world import World
 
@@ -170,3 +170,27 @@ def test_a_frozen_clock_is_the_ticks_clock_too(world: World, instance):
     world.put(a_usage(0, "1"))
     asked = evaluate(world, instance, "meter_offset_02", datetime(2026, 11, 29, 23, 0, tzinfo=UTC))
     assert [request.partition_key for request in asked] == [HOUR]
+
+
+def test_the_oldest_hour_goes_first(world: World, instance):
+    world.put(a_usage(0, "1", hour="2026-11-27T13"), a_usage(0, "1"))
+    old, young = (tick(world, instance, f"meter_offset_{n:02d}")[0][0].tags["dagster/priority"] for n in (23, 2))
+    assert int(old) > int(young)
+
+
+def test_what_arrives_while_a_run_is_under_way_is_work_for_the_next_tick(world: World, instance):
+    world.put(a_usage(0, "1"))
+    events = world.deployment.tables.aggregated.client.meta.events
+    late = iter([a_usage(0, "1", dimension="meanwhile")])
+    events.register("after-call.dynamodb.TransactWriteItems", lambda **_: [world.put(item) for item in late])
+    world.meter(instance=instance)
+    assert world.row_statuses()["pending"] == 1
+    assert tick(world, instance, "meter_offset_02")[0]
+
+
+def test_a_shadow_run_has_closed_nothing_for_a_live_tick(world: World, instance):
+    world.configure(mode=Mode.SHADOW)
+    world.put(a_usage(0, "1"))
+    world.meter(instance=instance)
+    world.configure(mode=Mode.LIVE)
+    assert tick(world, instance, "meter_offset_02")[0]
