@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import dagster as dg
 
 from metering_dagster.errors import MeteringError
+from metering_dagster.history import last_materialization
 from metering_dagster.masking import mask_text
 from metering_dagster.metering.deployment import Deployment
 from metering_dagster.metering.quantities import number_text
@@ -167,10 +168,5 @@ def digest_of_day(ledger: "Ledger", day: str) -> str:
 
 
 def _last_digest(instance: dg.DagsterInstance, day: str) -> str:
-    records = instance.fetch_materializations(
-        dg.AssetRecordsFilter(asset_key=REPORT, asset_partitions=[day]), limit=1
-    ).records
-    if not records or records[0].asset_materialization is None:
-        return ""
-    shown = records[0].asset_materialization.metadata.get(_DIGEST)
-    return str(shown.value) if shown else ""
+    found = last_materialization(instance, REPORT, day)
+    return str(found[1][_DIGEST].value) if found and _DIGEST in found[1] else ""

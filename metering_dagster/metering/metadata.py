@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from metering_dagster.metering.submission import Submission
 
 PENDING_ROWS, PENDING_AGGREGATES = "pending_rows_after", "pending_aggregates_after"
-"""What a run left pending: the ticks compare it with what they find."""
+"""What was pending after a run."""
 Metadata = dict[str, dg.MetadataValue]
 
 

@@ -120,8 +120,8 @@ def discover_pending(context: dg.OpExecutionContext, config: HourConfig, hour: s
             return
         from metering_dagster.metering.discovery import discover
 
-        with _Telling(context, deployment, hour) as ledger:
-            found = discover(deployment.tables, part, _teller(deployment, ledger))
+        with _Telling(context, deployment, hour) as tell:
+            found = discover(deployment.tables, part, tell)
         context.add_output_metadata(metadata.of_discovery(deployment.mode, found))
 
 
@@ -141,8 +141,8 @@ def aggregate_groups(context: dg.OpExecutionContext, config: HourConfig, hour: s
             return
         from metering_dagster.metering.aggregation import aggregate
 
-        with _Telling(context, deployment, hour) as ledger:
-            done = aggregate(deployment.tables, part, _teller(deployment, ledger))
+        with _Telling(context, deployment, hour) as tell:
+            done = aggregate(deployment.tables, part, tell)
         for note in done.notes:
             context.log.warning(note)
         if licences is None:
@@ -183,9 +183,9 @@ def plan_submissions(context: dg.OpExecutionContext, config: HourConfig, hour: s
         from metering_dagster.metering.submission import Submission, pending_windows, reject_unsendable
 
         report = Submission()
-        with _Telling(context, deployment, hour) as ledger:
+        with _Telling(context, deployment, hour) as tell:
             records = sum(
-                len(reject_unsendable(deployment.tables, window, report, _teller(deployment, ledger)))
+                len(reject_unsendable(deployment.tables, window, report, tell))
                 for window in pending_windows(deployment.tables, part)
             )
         for note in report.notes:
@@ -312,20 +312,17 @@ class _Telling:
 
     def __init__(self, context: dg.OpExecutionContext, deployment: "Deployment", hour: str) -> None:
         self.context, self.file = context, _ledger_file(context, deployment, hour)
+        self.ends_anything = deployment.tables.writes
 
-    def __enter__(self) -> LedgerFile:
-        return self.file
+    def __enter__(self) -> Callable[[Entry], None]:
+        """Who hears of what ended: in shadow mode nobody, for nothing did."""
+        return self.file.tell if self.ends_anything else lambda _: None
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
             self.file.close()
         except UnreachableError as fault:
             self.context.log.error(str(fault))
-
-
-def _teller(deployment: "Deployment", ledger: LedgerFile) -> Callable[[Entry], None]:
-    """Who hears of what ended: in shadow mode nobody, for nothing did."""
-    return ledger.tell if deployment.tables.writes else lambda _: None
 
 
 def _standing(context: dg.OpExecutionContext, deployment: "Deployment", hour: str) -> Standing:

@@ -11,6 +11,7 @@ import dagster as dg
 
 from metering_dagster import hours
 from metering_dagster.errors import MeteringError
+from metering_dagster.history import last_materialization
 from metering_dagster.metering.deployment import Deployment
 from metering_dagster.metering.metadata import PENDING_AGGREGATES
 from metering_dagster.metering.ticks import LastRun, Pending, decide, hours_of_tick
@@ -81,26 +82,18 @@ class _Evidence:
         return bool(self.instance.get_run_ids(filters, limit=1))
 
     def last_run(self) -> LastRun | None:
-        records = self.instance.fetch_materializations(
-            dg.AssetRecordsFilter(asset_key=METERED, asset_partitions=[self.bucket]), limit=1
-        ).records
-        if not records or records[0].asset_materialization is None:
+        found = last_materialization(self.instance, METERED, self.bucket)
+        if found is None:
             return None
-        shown = records[0].asset_materialization.metadata
+        ended, shown = found
         if str(shown["mode"].value if "mode" in shown else "") != self.deployment.mode.value:
             return None  # a run of another mode has closed nothing for this one
-        ended = datetime.fromtimestamp(records[0].timestamp, UTC)
         return LastRun(ended, self._waiting_rows(), _number(shown, PENDING_AGGREGATES))
 
     def _waiting_rows(self) -> int:
         """The rows that the last run itself held, or left waiting at zero; whatever else is pending came later."""
-        records = self.instance.fetch_materializations(
-            dg.AssetRecordsFilter(asset_key=AGGREGATED, asset_partitions=[self.bucket]), limit=1
-        ).records
-        if not records or records[0].asset_materialization is None:
-            return 0
-        shown = records[0].asset_materialization.metadata
-        return _number(shown, "held_rows") + _number(shown, "zero_rows")
+        found = last_materialization(self.instance, AGGREGATED, self.bucket)
+        return _number(found[1], "held_rows") + _number(found[1], "zero_rows") if found else 0
 
     def pending(self, expected: LastRun | None) -> Pending:
         try:

@@ -1,0 +1,21 @@
+"""What Dagster remembers of a partition.
+
+Belongs here: looking up what an earlier run reported. Does not: what it means.
+"""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+import dagster as dg
+
+
+def last_materialization(
+    instance: dg.DagsterInstance, asset: dg.AssetKey, partition: str
+) -> tuple[datetime, Mapping[str, dg.MetadataValue]] | None:
+    """When the partition was last materialised, and the metadata of that; None if it never was."""
+    records = instance.fetch_materializations(
+        dg.AssetRecordsFilter(asset_key=asset, asset_partitions=[partition]), limit=1
+    ).records
+    if not records or records[0].asset_materialization is None:
+        return None
+    return datetime.fromtimestamp(records[0].timestamp, UTC), records[0].asset_materialization.metadata
