@@ -109,15 +109,18 @@ def is_billable(hour: datetime, now: datetime) -> bool:
     return 0 <= offset <= LAST_OFFSET
 
 
-def closes_at(hour: datetime) -> datetime:
-    """The first instant at which `hour` is no longer billable.
+def closes_at(hour: datetime, now: datetime) -> datetime:
+    """The first instant at which `hour`, as it stands at `now`, is no longer billable; a past one if it is not.
 
-    24 h after its beginning; for the hours of a month's last day 06:00 on the 1st, as the month's grace has it.
-    (What is left of the evening before that day comes back into the window for the grace: `is_billable` knows.)
+    24 h after its beginning; for the hours of a month's last day 06:00 on the 1st, as the month's grace has it. What is
+    left of the evening before that day comes back into the window for the grace, until 30 h lie behind it.
     """
     next_month = _next_month_start(hour)
     after_a_day = floor_hour(hour) + (LAST_OFFSET + 1) * HOUR
-    return next_month + GRACE_CLOSES if after_a_day >= next_month else after_a_day
+    closes = next_month + GRACE_CLOSES if after_a_day >= next_month else after_a_day
+    if now >= closes and is_billable(hour, now):
+        return floor_hour(hour) + (GRACE_LAST_OFFSET + 1) * HOUR
+    return closes
 
 
 def is_expirable(hour: datetime, now: datetime) -> bool:

@@ -38,6 +38,11 @@ class Item:
             texts.add(str(self.values["customerAWSAccountId_dimension_timestamp"]["S"]).split("#")[0])
         return {text for text in texts if text.startswith("arn:") or len(text) == 12}
 
+    @property
+    def sort_key(self) -> str:
+        """Of a raw row."""
+        return str(self.values["customerAWSAccountId_dimension_timestamp"]["S"])
+
 
 def plain(values: Mapping[str, Any]) -> dict[str, Any]:
     """A typed item with plain values; numbers are exact decimals."""

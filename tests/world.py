@@ -132,6 +132,8 @@ class Outcome:
     tags: Mapping[str, str]
     checks: Mapping[str, dg.AssetCheckEvaluation]
     """The answers of the checks of this run's partition, by name."""
+    elsewhere: Mapping[str, dg.AssetCheckEvaluation]
+    """What it answered for other partitions."""
     said: str
     """The whole event log, the run with its tags, and what its steps handed on, as it is all stored."""
 
@@ -275,12 +277,11 @@ class World:
                 *(serialize_value(entry) for entry in log),
                 *(file.read_bytes().decode("latin-1") for file in kept),
             ])  # fmt: skip
-        shown, checks = {}, {}
+        shown, checks, elsewhere = {}, {}, {}
         for entry in log:
             if entry.dagster_event and entry.dagster_event.event_type is dg.DagsterEventType.ASSET_CHECK_EVALUATION:
                 evaluation = entry.dagster_event.asset_check_evaluation_data
-                assert evaluation.partition == hour
-                checks[evaluation.check_name] = evaluation
+                (checks if evaluation.partition == hour else elsewhere)[evaluation.check_name] = evaluation
             if entry.dagster_event and entry.dagster_event.is_step_materialization:
                 materialization = entry.dagster_event.step_materialization_data.materialization
                 shown[materialization.asset_key.path[-1]] = _values(materialization.metadata)
@@ -293,6 +294,7 @@ class World:
             metadata=shown,
             tags=run.tags,
             checks=checks,
+            elsewhere=elsewhere,
             said=said,
         )
 

@@ -30,6 +30,8 @@ REPORT = dg.AssetKey("metering_report")
 REPORT_CRON = "50 * * * *"
 YESTERDAY_UNTIL_HOUR = 6
 """Until then yesterday's last hours may still be metered, so its report is renewed as well."""
+LAST_HOUR_OF_DAY = 23
+"""Then the last of yesterday's hours is past its window: whatever its last calls billed is in the ledger."""
 _DIGEST = "ledger_digest"
 """In the metadata of a report: which ledger files it has seen."""
 _SHOWN_ROWS = 200
@@ -120,7 +122,7 @@ def refresh_report_job(report: dg.AssetsDefinition) -> "UnresolvedAssetJobDefini
 
 
 def report_schedule(settings: Settings, job: "UnresolvedAssetJobDefinition") -> dg.ScheduleDefinition:
-    """`metering_report_daily`: ten minutes before each hour, today's report, and yesterday's until 06:00."""
+    """`metering_report_daily`: ten minutes before each hour, today; until 06:00 and at 23:50 yesterday as well."""
 
     @dg.schedule(
         name="metering_report_daily",
@@ -129,7 +131,10 @@ def report_schedule(settings: Settings, job: "UnresolvedAssetJobDefinition") -> 
         execution_timezone="UTC",
         default_status=dg.DefaultScheduleStatus.RUNNING if settings.running else dg.DefaultScheduleStatus.STOPPED,
         tags={"metering/lane": "regular"},
-        description="Renews the day's report whenever runs have written to the ledger.",
+        description=(
+            "Renews today's report whenever runs have written to the ledger; until 06:00 and at 23:50, when its last "
+            "calls are over, yesterday's as well."
+        ),
     )
     def tick(
         context: dg.ScheduleEvaluationContext, metering: dg.ResourceParam[Deployment]
@@ -151,7 +156,7 @@ def report_schedule(settings: Settings, job: "UnresolvedAssetJobDefinition") -> 
 def days_of_tick(now: datetime) -> list[str]:
     """The days whose report a tick at `now` looks after."""
     days = [now]
-    if now.hour < YESTERDAY_UNTIL_HOUR:
+    if now.hour < YESTERDAY_UNTIL_HOUR or now.hour == LAST_HOUR_OF_DAY:
         days.append(now - timedelta(days=1))
     return [day.strftime("%Y-%m-%d") for day in days]
 

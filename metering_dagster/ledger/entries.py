@@ -63,6 +63,8 @@ class Entry:
     customer_identifier: str = ""
     at: datetime | None = None
     """When it was told, by the real clock; the ledger's file sets it."""
+    bucket: str = ""
+    """The hour that it belongs to, where that is not the one that was visited. No column: the file lies there."""
 
     @property
     def group(self) -> tuple[str, str, str]:

@@ -4,6 +4,7 @@ Belongs here: columns, names, writing without holding a run in memory, reading a
 mean (entries). Files are only ever added: `hour=2026-11-28T10/<run>-<asset>.parquet`.
 """
 
+import os
 import threading
 from array import array
 from collections.abc import Callable, Iterator, Sequence
@@ -100,6 +101,7 @@ class LedgerFile:
         self._writer.close()
         self._sink.close()
         if self._writing != path:
+            _on_disk(self._writing)  # before its name says that it is whole
             filesystem.move(self._writing, path)
         self.written = f"{self.ledger.uri.rstrip('/')}/hour={self.bucket}/{self.name}.parquet"
 
@@ -207,11 +209,17 @@ class Ledger:
         return _Explained(self.uri)
 
 
+def _on_disk(path: str) -> None:
+    """Return when the local file would outlast a power cut."""
+    with Path(path).open("rb") as file:
+        os.fsync(file.fileno())
+
+
 def entries_of(table: "pa.Table") -> Iterator[Entry]:
     """The entries of one batch."""
     import pyarrow as pa
 
-    names = [f.name for f in fields(Entry)]
+    names = [f.name for f in fields(Entry) if f.name != "bucket"]
     # The instants as numbers: as they are, they would be converted by way of pandas.
     columns = [(table[name].cast(pa.int64()) if name == "at" else table[name]).to_pylist() for name in names]
     for values in zip(*columns, strict=True):

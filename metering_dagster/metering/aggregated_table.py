@@ -47,6 +47,8 @@ _ITEM_BYTES = 4_000
 _VISIBLE_ATTEMPTS = 20
 """How often the index is looked at before a run gives up on it: about half a minute."""
 _ABSENT = f"attribute_not_exists({_HASH})"
+_JUDGED = ("customerAWSAccountId", "dimension", "hourBucket", "usageAllocations", "customerIdentifier")
+"""Beside the quantity: what an aggregate is judged by before it is sent."""
 _NO_QUANTITY = "attribute_not_exists(quantity) OR attribute_type(quantity, :null)"
 
 
@@ -245,6 +247,14 @@ class AggregatedTable:
             ":record": end.record_id or None,
         }
         sent = {name: typed(value) for name, value in values.items() if value is not None}
+        conditions = ["meteringPending = :pending"]
+        conditions += ["quantity = :quantity"] if ":quantity" in sent else [f"({_NO_QUANTITY})"]
+        for name in _JUDGED if end.stored else ():
+            if name in end.stored:
+                conditions.append(f"{name} = :{name}")
+                sent[f":{name}"] = end.stored[name]
+            else:
+                conditions.append(f"attribute_not_exists({name})")
         sets = ["meteringStatus = :status", "updatedAt = :now"]
         sets += ["meteringStatusReason = :reason"] if end.reason else []
         sets += ["meteringRecordId = :record"] if end.record_id else []
@@ -255,8 +265,7 @@ class AggregatedTable:
                 "TableName": self.name,
                 "Key": {_HASH: {"S": end.license_arn}, _RANGE: {"S": end.sort_key}},
                 "UpdateExpression": f"SET {', '.join(sets)} REMOVE {', '.join(removes)}",
-                "ConditionExpression": "meteringPending = :pending"
-                + (" AND quantity = :quantity" if ":quantity" in sent else f" AND ({_NO_QUANTITY})"),
+                "ConditionExpression": " AND ".join(conditions),
                 "ExpressionAttributeValues": sent,
             }
         }
@@ -286,4 +295,5 @@ def _stored(item: Item) -> StoredAggregate:
         customer_identifier=value(item, "customerIdentifier"),
         pending=value(item, "meteringPending"),
         status=value(item, "meteringStatus"),
+        stored={name: item[name] for name in _JUDGED if name in item},
     )

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from metering_dagster import hours
 from metering_dagster.ledger.entries import Standing
 from metering_dagster.metering.quantities import number_text
 
@@ -78,17 +77,30 @@ def of_aggregation(done: "Aggregation", standing: Standing, rejected_before: int
     ]
 
 
+def lost_elsewhere(bucket: str, rows: int, found_in: str) -> dg.AssetCheckEvaluation:
+    """The answer for an hour whose rows were found under another hour's name, too late to be billed."""
+    return dg.AssetCheckEvaluation(
+        asset_key=dg.AssetKey("aggregated_usage"),
+        check_name="no_late_usage",
+        passed=False,
+        severity=_WARN,
+        partition=bucket,
+        description=f"{rows} rows of {bucket} were filed under {found_in} and found too late: no bill holds them.",
+        metadata={"late_rows": rows, "found_in": found_in},
+    )
+
+
 def of_submission(
-    hour: datetime, done: "Submission", standing: Standing, pending: tuple[int, int]
+    closes_at: datetime, done: "Submission", standing: Standing, pending: tuple[int, int]
 ) -> list[dg.AssetCheckResult]:
-    """`pending`: raw rows and aggregates of the hour that are pending after the run."""
+    """`closes_at`: the end of the hour's window; `pending`: raw rows and aggregates that are pending after the run."""
     left = done.left.total()
     rejected = max(standing.rejected_records, done.rejected.total())
     codes = ", ".join(sorted(done.rejected)) or "see the ledger"
     duplicates = max(standing.duplicates, done.by_status.get("DuplicateRecord", 0))
     strangers = max(standing.not_subscribed, done.by_status.get("CustomerNotSubscribed", 0))
     rows, aggregates = pending
-    closes = f"{hours.closes_at(hour):%Y-%m-%dT%H:%MZ}"
+    closes = f"{closes_at:%Y-%m-%dT%H:%MZ}"
     return [
         _result(
             "all_submitted",

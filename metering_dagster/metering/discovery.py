@@ -36,6 +36,8 @@ class Discovery:
     """Misfiled rows by the hour that they were moved to."""
     expired: int = 0
     """Misfiled rows whose own hour cannot be billed any more."""
+    lost: Counter[str] = field(default_factory=Counter)
+    """Misfiled rows that no bill will hold, late or expired, by their own hour."""
     settled: Aggregation = field(default_factory=Aggregation)
     """What became of misfiled rows whose own group was committed before."""
     changed: int = 0
@@ -105,7 +107,9 @@ def _mend(tables: Tables, part: Slice, odd: Sequence[IndexedRow], report: Discov
     committed = tables.aggregated.committed(list(misfiled))
     for key, rows in misfiled.items():
         if key in committed:
+            late_before = report.settled.late_rows
             settle_group(tables, key, committed[key], report.settled)
+            report.lost[key.bucket] += report.settled.late_rows - late_before
         else:
             ends += _places(key, rows, now)
     _write(tables, ends, report)
@@ -130,8 +134,10 @@ def _write(tables: Tables, ends: Sequence[RowEnd], report: Discovery) -> None:
         elif end.pending is not None:
             report.refiled[end.pending] += 1
         else:
-            report.tell(telling.of_row(end))
+            entry = telling.of_row(end)
+            report.tell(entry)
             if end.status is RawStatus.EXPIRED:
                 report.expired += 1
+                report.lost[entry.bucket] += 1
             else:
                 report.rejected[end.reason] += 1

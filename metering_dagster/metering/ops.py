@@ -7,6 +7,7 @@ before. No value that an op hands on names a buyer.
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 import dagster as dg
@@ -122,6 +123,10 @@ def discover_pending(context: dg.OpExecutionContext, config: HourConfig, hour: s
 
         with _Telling(context, deployment, hour) as tell:
             found = discover(deployment.tables, part, tell)
+        for lost_in, rows in sorted(found.lost.items()):
+            if rows:
+                # That hour's own runs may be over: its square must not stay green over the hole.
+                context.log_event(checks.lost_elsewhere(lost_in, rows, found_in=hour))  # type: ignore[arg-type]  # it does
         context.add_output_metadata(metadata.of_discovery(deployment.mode, found))
 
 
@@ -241,12 +246,15 @@ def record_submissions(context: dg.OpExecutionContext, submitted: Submitted, lic
     with _Told():
         deployment = _deployment(context)
         tables = deployment.tables
+        now = deployment.settings.now()
         pending = tables.usage.count_pending(hour), _still_pending(tables, hour)
         standing = _standing(context, deployment, hour)
         if licences is None:
-            yield from checks.of_submission(hours.parse_bucket(hour), submission, standing, pending)
+            yield from checks.of_submission(
+                hours.closes_at(hours.parse_bucket(hour), now), submission, standing, pending
+            )
         shown = metadata.of_submission(submitted.mode, submission, standing, pending, submitted.ledger)
-        failure = left_pending(submitted) or (
+        failure = left_pending(submitted, now) or (
             arrived_meanwhile(hour, pending[1]) if licences is None and tables.writes else None
         )
         if failure is not None:
@@ -270,7 +278,7 @@ def arrived_meanwhile(hour: str, aggregates: int) -> LeftPendingError | None:
     )
 
 
-def left_pending(submitted: Submitted) -> LeftPendingError | None:
+def left_pending(submitted: Submitted, now: datetime) -> LeftPendingError | None:
     """In words, what a submission left undone; None if nothing."""
     submission = submitted.submission
     if not submission.left:
@@ -289,7 +297,7 @@ def left_pending(submitted: Submitted) -> LeftPendingError | None:
         what = "They stay pending; the next tick sends them again."
     return LeftPendingError(
         f"{submission.left.total()} records of {submitted.hour} are left: {reasons}. {done} {what} "
-        f"The hour's window closes at {hours.closes_at(hours.parse_bucket(submitted.hour)):%Y-%m-%dT%H:%MZ}."
+        f"The hour's window closes at {hours.closes_at(hours.parse_bucket(submitted.hour), now):%Y-%m-%dT%H:%MZ}."
     )
 
 
@@ -308,21 +316,31 @@ def _ledger_file(context: dg.OpExecutionContext, deployment: "Deployment", hour:
 
 
 class _Telling:
-    """The ledger's file of a step that comes before the submission: where it cannot be written, billing goes on."""
+    """The ledger's files of a step that comes before the submission: where they cannot be written, billing goes on.
+
+    One file; and one more for each other hour whose usage was found under this one, and is lost.
+    """
 
     def __init__(self, context: dg.OpExecutionContext, deployment: "Deployment", hour: str) -> None:
-        self.context, self.file = context, _ledger_file(context, deployment, hour)
-        self.ends_anything = deployment.tables.writes
+        self.context, self.deployment, self.hour = context, deployment, hour
+        self.files: dict[str, LedgerFile] = {}
 
     def __enter__(self) -> Callable[[Entry], None]:
         """Who hears of what ended: in shadow mode nobody, for nothing did."""
-        return self.file.tell if self.ends_anything else lambda _: None
+        return self._tell if self.deployment.tables.writes else lambda _: None
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        try:
-            self.file.close()
-        except UnreachableError as fault:
-            self.context.log.error(str(fault))
+        for file in self.files.values():
+            try:
+                file.close()
+            except UnreachableError as fault:
+                self.context.log.error(str(fault))
+
+    def _tell(self, entry: Entry) -> None:
+        hour = entry.bucket or self.hour
+        if hour not in self.files:
+            self.files[hour] = _ledger_file(self.context, self.deployment, hour)
+        self.files[hour].tell(entry)
 
 
 def _standing(context: dg.OpExecutionContext, deployment: "Deployment", hour: str) -> Standing:
@@ -368,7 +386,7 @@ def _closed_hour(deployment: "Deployment", part: "Slice") -> str | None:
         return None
     tables = deployment.tables
     rows, aggregates = tables.usage.count_pending(part.bucket), tables.aggregated.count_pending(part.bucket)
-    closed = f"{hours.closes_at(part.hour):%Y-%m-%dT%H:%MZ}"
+    closed = f"{hours.closes_at(part.hour, now):%Y-%m-%dT%H:%MZ}"
     words = f"{part.bucket} can no longer be billed: its window closed at {closed}."
     if rows or aggregates:
         raise LeftPendingError(

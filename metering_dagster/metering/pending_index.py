@@ -4,11 +4,13 @@ Belongs here: finding what is pending for an hour by Query (an item is in it whi
 Does not: what the items are. The index is eventually consistent: read the base table before deciding anything.
 """
 
+import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from metering_dagster import dynamodb
 from metering_dagster.dynamodb import Explained, Item, TableShape
+from metering_dagster.errors import UnreachableError
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
@@ -31,8 +33,11 @@ class PendingIndex:
                 self._check(answer["Items"])
                 yield answer["Items"]
 
-    def count(self, bucket: str, most: int | None = None) -> int:
-        """How many items are filed under this hour; with `most`, no further than that is counted."""
+    def count(self, bucket: str, most: int | None = None, until: float | None = None) -> int:
+        """How many items are filed under this hour; with `most`, no further than that is counted.
+
+        `until`, by `time.monotonic()`: a count that is not through by then is an `UnreachableError`.
+        """
         request = self._request(bucket, None) | {"Select": "COUNT"} | ({"Limit": most} if most else {})
         found = 0
         with Explained(self.client, self.table, self.shape):
@@ -40,6 +45,11 @@ class PendingIndex:
                 found += answer["Count"]
                 if most is not None and found >= most:
                     return most
+                if until is not None and "LastEvaluatedKey" in answer and time.monotonic() > until:
+                    raise UnreachableError(
+                        f"What is pending in {bucket} in {self.shape.title} {self.table} was not counted in time: "
+                        f"{found} items were seen, and there are more. Nothing was written."
+                    )
         return found
 
     def _check(self, items: Sequence[Item]) -> None:

@@ -6,7 +6,7 @@ a record. Does not: which records share a call (batches), calling (marketplace).
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
 from typing import Any
@@ -39,6 +39,8 @@ class StoredAggregate:
     customer_identifier: object = None
     pending: str | None = None
     status: str | None = None
+    stored: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
+    """For the store alone: the content as it was read, on which a rejection hangs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,8 @@ class RecordEnd:
     status: RecordStatus
     reason: str = ""
     record_id: str = ""
+    stored: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
+    """Of what breaks the contract: its whole content as it was read, for any of it may be mended meanwhile."""
 
 
 def judge_aggregate(stored: StoredAggregate, now: datetime, quantities: Quantities) -> Aggregate | Reason:

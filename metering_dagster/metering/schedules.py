@@ -3,6 +3,7 @@
 Belongs here: names, tags, what a tick looks up. Does not: whether it asks for a run (ticks).
 """
 
+import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 METERED, AGGREGATED = dg.AssetKey("metered_usage"), dg.AssetKey("aggregated_usage")
 FIRST_HOUR = datetime(2026, 1, 1, tzinfo=UTC)
+_PROBE_SECONDS = 30.0
+"""For all that one tick looks up in the tables; Dagster ends a tick after 60."""
 _UNDER_WAY = [
     dg.DagsterRunStatus.QUEUED,
     dg.DagsterRunStatus.NOT_STARTED,
@@ -53,12 +56,13 @@ def _schedule(offset: int, settings: Settings, job: "UnresolvedAssetJobDefinitio
         # A frozen clock is the ticks' clock too; else the slice comes from the tick and not from the clock.
         now = settings.frozen_now or context.scheduled_execution_time.astimezone(UTC)
         asked, reasons = [], []
+        until = time.monotonic() + _PROBE_SECONDS
         for hour in hours_of_tick(offset, now):
             bucket = hours.bucket(hour)
             if hour < FIRST_HOUR:
                 reasons.append(f"{bucket} lies before the first partition.")
                 continue
-            decision = decide(hour, now, settings.lock_hours, _Evidence(context.instance, metering, bucket))
+            decision = decide(hour, now, settings.lock_hours, _Evidence(context.instance, metering, bucket, until))
             reasons.append(decision.reason)
             if decision.run:
                 back = str(hours.offset_of(hour, now))
@@ -74,8 +78,9 @@ def _schedule(offset: int, settings: Settings, job: "UnresolvedAssetJobDefinitio
 class _Evidence:
     """What a tick can look up about one hour: Dagster's own record, and the tables."""
 
-    def __init__(self, instance: dg.DagsterInstance, deployment: Deployment, bucket: str) -> None:
-        self.instance, self.deployment, self.bucket = instance, deployment, bucket
+    def __init__(self, instance: dg.DagsterInstance, deployment: Deployment, bucket: str, until: float) -> None:
+        """`until`, by `time.monotonic()`: what cannot be told by then asks for the run."""
+        self.instance, self.deployment, self.bucket, self.until = instance, deployment, bucket, until
 
     def is_running(self) -> bool:
         filters = dg.RunsFilter(tags={"dagster/partition": self.bucket}, statuses=_UNDER_WAY)
@@ -98,8 +103,10 @@ class _Evidence:
     def pending(self, expected: LastRun | None) -> Pending:
         try:
             probe = self.deployment.probe
-            rows = probe.rows.count(self.bucket, most=1 + (expected.pending_rows if expected else 0))
-            aggregates = probe.aggregates.count(self.bucket, most=1 + (expected.pending_aggregates if expected else 0))
+            most_rows = 1 + (expected.pending_rows if expected else 0)
+            most_aggregates = 1 + (expected.pending_aggregates if expected else 0)
+            rows = probe.rows.count(self.bucket, most_rows, self.until)
+            aggregates = probe.aggregates.count(self.bucket, most_aggregates, self.until)
         except MeteringError as error:
             return Pending(0, 0, str(error))
         return Pending(rows, aggregates)

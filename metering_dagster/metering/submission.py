@@ -188,7 +188,7 @@ class Submitter:
         now = self.tables.clock()
         closed = [a.key.hour for a in batch.records if not hours.is_billable(a.key.hour, now)]
         # Looked at before every call: a run may straddle 06:00 on the 1st, and one old record fails its whole call.
-        return f"the hour's window closed at {hours.closes_at(closed[0]):%Y-%m-%dT%H:%MZ}" if closed else ""
+        return f"the hour's window closed at {hours.closes_at(closed[0], now):%Y-%m-%dT%H:%MZ}" if closed else ""
 
     def _fail(self, batch: Batch, failure: CallFailure) -> None:
         """A whole call failed for good."""
@@ -281,6 +281,7 @@ def reject_unsendable(
                     entry.quantity,
                     RecordStatus.REJECTED,
                     judged.value,
+                    stored=entry.stored,
                 )
             )
         else:

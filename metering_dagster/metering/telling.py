@@ -7,14 +7,17 @@ from decimal import Decimal
 
 from metering_dagster.ledger.entries import Entry, Kind, Outcome
 from metering_dagster.metering.groups import Aggregate
+from metering_dagster.metering.reasons import RawStatus
 from metering_dagster.metering.records import RecordEnd
-from metering_dagster.metering.rows import GroupKey, RowEnd, parse_sort_key
+from metering_dagster.metering.rows import GroupKey, RowEnd, group_of, parse_sort_key
 
 
 def of_row(end: RowEnd, late_by: Decimal | None = None) -> Entry:
     """A raw row that ended in no record: rejected, late or expired."""
     row = end.row
     parts = parse_sort_key(row.sort_key)
+    # What cannot be billed is missing in the hour that its key names, wherever it was filed.
+    group = group_of(row.license_arn, row.sort_key) if end.status in (RawStatus.LATE, RawStatus.EXPIRED) else None
     return Entry(
         kind=Kind.ROW.value,
         outcome=end.status.value if end.status else "",
@@ -25,6 +28,7 @@ def of_row(end: RowEnd, late_by: Decimal | None = None) -> Entry:
         reason=end.reason,
         sort_key=row.sort_key,
         late_by=late_by,
+        bucket=group.bucket if group else "",
     )
 
 

@@ -81,14 +81,21 @@ def decide(hour: datetime, now: datetime, lock_hours: int, evidence: Evidence) -
 def _with_work(hour: datetime, now: datetime, last: LastRun | None, pending: Pending) -> Decision:
     bucket = hours.bucket(hour)
     unchanged = last is not None and (pending.rows, pending.aggregates) == (last.pending_rows, last.pending_aggregates)
-    late = hours.is_last_call(hour, now) or hours.offset_of(hour, now) >= ASKED_FOR_IN_ANY_CASE
-    if unchanged and not pending.aggregates and not late:
+    if unchanged and not pending.aggregates and not _is_asked_for_in_any_case(hour, now, last):
         return Decision(
             False,
             f"{pending.rows} rows of {bucket} are held by a rejected row or sum to zero, as the last run left them; "
             "nothing has changed since. They go at the hour's last call.",
         )
     return Decision(True, f"At least {pending.rows} rows and {pending.aggregates} aggregates of {bucket} are pending.")
+
+
+def _is_asked_for_in_any_case(hour: datetime, now: datetime, last: LastRun | None) -> bool:
+    """Whether it gets late for the hour: at its last call; before that, from offset 20 on, once an hour."""
+    if hours.is_last_call(hour, now):
+        return True
+    ran_this_hour = last is not None and hours.floor_hour(last.ended) == hours.floor_hour(now)
+    return hours.offset_of(hour, now) >= ASKED_FOR_IN_ANY_CASE and not ran_this_hour
 
 
 def _is_first_call(hour: datetime, now: datetime, lock_hours: int) -> bool:

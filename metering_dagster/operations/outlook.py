@@ -128,16 +128,10 @@ def standing(pending: Pending, now: datetime, lock_hours: int) -> Standing:
     hour = pending.hour
     if not hours.is_billable(hour, now):
         return Standing(pending, State.PAST, is_expirable=hours.is_expirable(hour, now))
-    closes = _closes_at(hour, now)
+    closes = hours.closes_at(hour, now)
     if hours.is_locked(hour, now, lock_hours):
         return Standing(pending, State.OPEN, opens_at=hours.opens_at(hour, lock_hours), closes_at=closes)
     return Standing(pending, State.BILLABLE, closes_at=closes, is_last_call=hours.is_last_call(hour, now))
-
-
-def _closes_at(hour: datetime, now: datetime) -> datetime:
-    """When a billable hour stops being billable; one that the month's grace has brought back, once 30 h lie behind."""
-    first = hours.closes_at(hour)
-    return first if now < first else hours.floor_hour(hour) + (hours.GRACE_LAST_OFFSET + 1) * hours.HOUR
 
 
 def judging_order(counted: Sequence[Pending], now: datetime, lock_hours: int) -> list[Pending]:

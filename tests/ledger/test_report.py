@@ -81,6 +81,8 @@ def test_a_day_is_drawn_whatever_is_in_it(dimensions: int) -> None:
 def test_today_and_until_six_yesterday_are_looked_after() -> None:
     assert days_of_tick(datetime(2026, 12, 1, 5, 50, tzinfo=UTC)) == ["2026-12-01", "2026-11-30"]
     assert days_of_tick(datetime(2026, 12, 1, 6, 50, tzinfo=UTC)) == ["2026-12-01"]
+    assert days_of_tick(datetime(2026, 12, 1, 22, 50, tzinfo=UTC)) == ["2026-12-01"]
+    assert days_of_tick(datetime(2026, 12, 1, 23, 50, tzinfo=UTC)) == ["2026-12-01", "2026-11-30"]
     assert len(hours_of(DAY)) == 24
 
 

@@ -146,3 +146,18 @@ def test_the_wrong_table_gives_no_green_hour(world: World):
     outcome = world.meter(HOUR)
     assert not outcome.success
     assert "its key is" in outcome.message
+
+
+@pytest.mark.parametrize("mended", [
+    {"dimension": "other"}, {"customerAWSAccountId": "x"}, {"hourBucket": "2026-11-28T11"},
+    {"allocations": [{"AllocatedUsageQuantityAsDecimal": "3"}]},
+])  # fmt: skip
+def test_an_aggregate_that_is_mended_while_it_is_judged_is_not_rejected(world: World, mended):
+    allocations = mended.pop("allocations", None)
+    broken = an_aggregate("10", allocations=allocations)
+    broken.values.update({name: {"S": value} for name, value in mended.items()})
+    world.put(broken)
+    world.meanwhile(lambda: world.put(an_aggregate("10")))
+    world.visit()
+    assert world.record_statuses() == {"Success": 1}
+    assert world.billed() == {"api_calls": "10"}

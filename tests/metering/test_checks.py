@@ -3,6 +3,9 @@
 import dagster as dg
 import pytest
 
+from metering_dagster.ledger.entries import Kind
+from metering_dagster.ledger.files import Ledger
+from metering_dagster.local.sandbox import faults
 from metering_dagster.metering import checks
 from tests.items import HOUR, a_subscriber, a_usage, an_aggregate, some_usage
 from tests.world import LAST_CALL, World
@@ -89,8 +92,6 @@ def test_what_is_no_success_shows_in_a_check_and_stays_there(world: World):
 
 
 def test_what_is_left_fails_the_check_and_the_run(world: World):
-    from metering_dagster.local.sandbox import faults
-
     world.sandbox.inject(faults.error("ThrottlingException"))
     world.put(a_usage(0, "4"))
     outcome = world.meter()
@@ -104,6 +105,41 @@ def test_zero_waits_and_says_so_until_its_last_call(world: World):
     assert failed(world.meter()) == {"hour_closed"}
     world.at(LAST_CALL)
     assert failed(world.meter()) == set()
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_usage_found_too_late_under_another_hour_fails_the_check_and_the_ledger_of_its_own(world: World, committed):
+    lost_in = "2026-11-28T09" if committed else "2026-11-27T12"  # metered already, or past its window
+    if committed:
+        world.put(a_usage(0, "2", hour=lost_in))
+        world.meter(lost_in)
+    world.put(a_usage(5, "3", hour=lost_in, filed=HOUR), a_usage(0, "1"))
+    outcome = world.meter(HOUR)
+    assert failed(outcome) == set()
+    late = outcome.elsewhere["no_late_usage"]
+    assert (late.partition, late.passed, late.metadata["late_rows"].value) == (lost_in, False, 1)
+    ledger = Ledger(str(world.settings.ledger_uri))
+    assert [e.sort_key for e in ledger.read_hour(lost_in) if e.kind == Kind.ROW] == [a_usage(5, hour=lost_in).sort_key]
+    assert [e.kind for e in ledger.read_hour(HOUR)] == [Kind.RECORD]
+    if committed:
+        assert "no_late_usage" in failed(world.meter(lost_in)), "the hour's own next run remembers it"
+
+
+@pytest.mark.parametrize(
+    ("hour", "clock", "closes"),
+    [
+        ("2026-11-29T20", "2026-12-01T00:30:00Z", "2026-12-01T02:00Z"),  # 28 back, in the month's grace
+        ("2026-11-30T01", "2026-12-01T00:30:00Z", "2026-12-01T06:00Z"),
+        ("2026-11-28T10", "2026-11-29T08:30:00Z", "2026-11-29T10:00Z"),
+    ],
+)
+def test_the_next_cutoff_lies_ahead_also_in_the_months_grace(world: World, hour: str, clock: str, closes: str):
+    world.at(clock)
+    world.sandbox.inject(faults.error("ThrottlingException"))
+    world.put(a_usage(0, "4", hour=hour))
+    outcome = world.meter(hour, ignore_lock=True)
+    assert outcome.checks["hour_closed"].metadata["next_cutoff"].value == closes
+    assert closes in outcome.message
 
 
 def test_a_refused_hour_answers_no_check(world: World):

@@ -91,6 +91,13 @@ def test_held_rows_that_nothing_has_changed_are_no_work_until_late() -> None:
     assert [at(offset, seen)[0] for offset in (19, 20, 21, 22, 23)] == [False, True, True, True, True]
 
 
+def test_held_rows_are_asked_for_once_an_hour_from_offset_20_on_however_often_the_schedule_ticks() -> None:
+    seen = Seen(Pending(59, 0), a_run(rows=59, ended=NOW))
+    later = NOW + timedelta(minutes=1)
+    assert [at(offset, seen, now=later)[0] for offset in (20, 21, 22)] == [False, False, True]
+    assert at(21, seen, now=NOW + timedelta(hours=1))[0]
+
+
 @pytest.mark.parametrize("found", [Pending(60, 0), Pending(58, 0), Pending(59, 1)])
 def test_held_rows_beside_which_something_has_changed_are_work(found: Pending) -> None:
     assert at(5, Seen(found, a_run(rows=59)))[0]
