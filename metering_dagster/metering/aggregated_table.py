@@ -19,7 +19,7 @@ from metering_dagster.metering.counted import Committed
 from metering_dagster.metering.groups import Aggregate
 from metering_dagster.metering.pending_index import PendingIndex
 from metering_dagster.metering.quantities import Quantities, number_text
-from metering_dagster.metering.reasons import RawStatus
+from metering_dagster.metering.reasons import ANSWERS, RawStatus, RecordStatus
 from metering_dagster.metering.records import RecordEnd, StoredAggregate, api_allocations
 from metering_dagster.metering.rows import GroupKey, RowEnd, Usage
 from metering_dagster.metering.usage_table import UsageTable
@@ -47,6 +47,9 @@ _ITEM_BYTES = 4_000
 _VISIBLE_ATTEMPTS = 20
 """How often the index is looked at before a run gives up on it: about half a minute."""
 _ABSENT = f"attribute_not_exists({_HASH})"
+_PENDING_OR_EXPIRED = (
+    "(meteringPending = :pending OR (attribute_not_exists(meteringPending) AND meteringStatus = :expired))"
+)
 _NO_QUANTITY = "attribute_not_exists(quantity) OR attribute_type(quantity, :null)"
 
 
@@ -169,12 +172,22 @@ class AggregatedTable:
                 hidden = {place: hidden[place] for s in still if (place := (s.license_arn, s.sort_key)) in hidden}
         return sorted(hidden.values())
 
-    def count_pending(self, bucket: str) -> int:
-        """How many aggregates are filed as pending under this hour."""
-        return self._index.count(bucket)
+    def count_pending(self, bucket: str, most: int | None = None) -> int:
+        """How many aggregates are filed as pending under this hour; with `most`, no further than that is counted."""
+        return self._index.count(bucket, most)
+
+    def uncommitted(self, group: GroupKey) -> Unit:
+        """Checks that let a transaction pass only while the group has neither an aggregate nor a commit of ours."""
+        keys = (_key(group), _counted_key(group))
+        checks = ({"TableName": self.name, "Key": key, "ConditionExpression": _ABSENT} for key in keys)
+        return Unit(tuple({"ConditionCheck": check} for check in checks), len(keys) * _ITEM_BYTES)
 
     def record(self, ends: Sequence[RecordEnd], now: datetime) -> list[bool]:
-        """Write how records ended, each on the condition that it is still pending with the quantity that was read."""
+        """Write how records ended, each on the condition that it is still pending with the quantity that was read.
+
+        What the service answered also replaces `SubmissionExpired`: the call was under way when the age-out came, and
+        the bill is the truth.
+        """
         with self._explained():
             return [fate is Fate.WRITTEN for fate in transact(self.client, [self._end_unit(end, now) for end in ends])]
 
@@ -243,6 +256,7 @@ class AggregatedTable:
             ":null": "NULL" if end.quantity is None else None,
             ":reason": end.reason or None,
             ":record": end.record_id or None,
+            ":expired": RecordStatus.EXPIRED.value if end.status in ANSWERS else None,
         }
         sent = {name: typed(value) for name, value in values.items() if value is not None}
         sets = ["meteringStatus = :status", "updatedAt = :now"]
@@ -250,12 +264,13 @@ class AggregatedTable:
         sets += ["meteringRecordId = :record"] if end.record_id else []
         # What an earlier submission of this record left behind is not true any more.
         removes = ["meteringPending"] + ([] if end.reason else ["meteringStatusReason"])
+        pending = _PENDING_OR_EXPIRED if ":expired" in sent else "meteringPending = :pending"
         action = {
             "Update": {
                 "TableName": self.name,
                 "Key": {_HASH: {"S": end.license_arn}, _RANGE: {"S": end.sort_key}},
                 "UpdateExpression": f"SET {', '.join(sets)} REMOVE {', '.join(removes)}",
-                "ConditionExpression": "meteringPending = :pending"
+                "ConditionExpression": pending
                 + (" AND quantity = :quantity" if ":quantity" in sent else f" AND ({_NO_QUANTITY})"),
                 "ExpressionAttributeValues": sent,
             }
