@@ -71,8 +71,8 @@ def faults_of(report: Sweep, ledger_fault: str | None) -> list[str]:
     faults = list(report.faults)
     if report.unwritable:
         faults.append(
-            f"{report.unwritable} raw rows stay pending, for DynamoDB does not take their end: an item may not pass "
-            "400 KB. Make them smaller, or delete them; the notes name their groups."
+            f"{report.unwritable} rows or records stay pending, for DynamoDB does not take their end: an item may not "
+            "pass 400 KB. Make them smaller, or delete them; the notes name their groups."
         )
     if ledger_fault is not None:
         faults.append(ledger_fault)

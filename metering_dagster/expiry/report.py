@@ -59,7 +59,7 @@ class Sweep:
     changed: int = 0
     """What changed at each attempt: left to the next sweep."""
     unwritable: int = 0
-    """Rows of which DynamoDB refuses to take the end, as an item would pass 400 KB."""
+    """Rows and records of which DynamoDB refuses to take the end, as an item would pass 400 KB."""
     faults: list[str] = field(default_factory=list)
     """Hours that could not be swept, in words; the others were."""
     notes: list[str] = field(default_factory=list)

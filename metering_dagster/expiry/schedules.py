@@ -5,7 +5,7 @@ Belongs here: names, tags, what a tick looks up. Does not: whether it asks for a
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import dagster as dg
@@ -46,22 +46,27 @@ def _schedule(shard: int, settings: Settings, job: "UnresolvedAssetJobDefinition
     def tick(
         context: dg.ScheduleEvaluationContext, metering: dg.ResourceParam[Deployment]
     ) -> dg.RunRequest | dg.SkipReason:
-        settings = metering.settings.require()
-        # A frozen clock is the ticks' clock too; else the slice comes from the tick and not from the clock.
-        now = settings.frozen_now or context.scheduled_execution_time.astimezone(UTC)
-        decision = decide(shard, now, _Evidence(context.instance, metering, str(shard)))
-        if not decision.run:
-            return dg.SkipReason(decision.reason)
-        tags = {LANE: "expiry", SHARD: str(shard)} | ({WHOLE_SWEEP: decision.day} if decision.whole else {})
-        config = {"whole": decision.whole, "as_of": hours.bucket(decision.as_of)}
-        return dg.RunRequest(
-            run_key=f"{shard}@{context.scheduled_execution_time.isoformat()}",
-            partition_key=str(shard),
-            run_config={"ops": {NAME: {"config": config}}},
-            tags=tags,
-        )
+        return answer(context.instance, metering, shard, context.scheduled_execution_time)
 
     return tick
+
+
+def answer(
+    instance: dg.DagsterInstance, metering: Deployment, shard: int, tick_at: datetime
+) -> dg.RunRequest | dg.SkipReason:
+    """The run that the shard's tick asks for, or why it asks for none."""
+    # A frozen clock is the ticks' clock too; else the slice comes from the tick and not from the clock.
+    now = metering.settings.require().frozen_now or tick_at.astimezone(UTC)
+    decision = decide(shard, now, _Evidence(instance, metering, str(shard)))
+    if not decision.run:
+        return dg.SkipReason(decision.reason)
+    config = {"whole": decision.whole, "as_of": hours.bucket(decision.as_of)}
+    return dg.RunRequest(
+        run_key=f"{shard}@{tick_at.isoformat()}",
+        partition_key=str(shard),
+        run_config={"ops": {NAME: {"config": config}}},
+        tags={LANE: "expiry", SHARD: str(shard)} | ({WHOLE_SWEEP: decision.day} if decision.whole else {}),
+    )
 
 
 class _Evidence:

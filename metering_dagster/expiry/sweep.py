@@ -206,21 +206,26 @@ def _reason(visit: _Visit, key: GroupKey) -> str:
 
 
 def _sweep_aggregates(visit: _Visit) -> None:
-    """End the records that are pending; where some changed meanwhile, all that are left again."""
-    refused = 0
+    """End the records that are pending; where some were refused, all that are left again."""
+    refused: list[StoredAggregate] = []
+    before: list[StoredAggregate] = []
     for _ in range(ATTEMPTS):
         pending = visit.tables.aggregated.pending(visit.bucket)
-        refused = sum(_end_aggregates(visit, window) for window in _windows(pending, WINDOW))
+        before, refused = refused, [e for window in _windows(pending, WINDOW) for e in _end_aggregates(visit, window)]
         if not refused:
             return
-    visit.report.changed += refused
+    stuck = [entry for entry in refused if entry in before]  # nobody changes them: it is their size
+    visit.report.changed += len(refused) - len(stuck)
+    visit.report.unwritable += len(stuck)
+    for entry in stuck:
+        visit.report.note(f"{_name_of(visit, entry)}: DynamoDB does not take its end, with which it may pass 400 KB")
 
 
-def _end_aggregates(visit: _Visit, stored: Sequence[StoredAggregate]) -> int:
-    """End these records; how many of them had changed."""
+def _end_aggregates(visit: _Visit, stored: Sequence[StoredAggregate]) -> list[StoredAggregate]:
+    """End these records; those that were refused."""
     tables, now = visit.tables, visit.tables.clock()
     if not hours.is_expirable(visit.hour, now):
-        return 0  # the month has turned during the sweep, and what is left waits until the grace has closed
+        return []  # the month has turned during the sweep, and what is left waits until the grace has closed
     ends = [_aggregate_end(visit, entry, now) for entry in stored]
     written = tables.aggregated.record(ends, now) if tables.writes else [True] * len(ends)
     for entry, end, ok in zip(stored, ends, written, strict=True):
@@ -231,11 +236,15 @@ def _end_aggregates(visit: _Visit, stored: Sequence[StoredAggregate]) -> int:
             visit.report.lose(visit.bucket, parts.dimension if parts else "", records=1, quantity=lost)
         elif ok:
             visit.report.rejected[end.reason] += 1
-            licence = f"{mask(entry.license_arn)} ({digest(entry.license_arn, entry.sort_key)})"
-            visit.report.note(f"{visit.bucket}: a record of licence {licence} was rejected: {end.reason}")
+            visit.report.note(f"{_name_of(visit, entry)} was rejected: {end.reason}")
         if ok:
             visit.tell(telling.of_unsendable(end))
-    return written.count(False)
+    return [entry for entry, ok in zip(stored, written, strict=True) if not ok]
+
+
+def _name_of(visit: _Visit, entry: StoredAggregate) -> str:
+    licence = f"{mask(entry.license_arn)} ({digest(entry.license_arn, entry.sort_key)})"
+    return f"{visit.bucket}: a record of licence {licence}"
 
 
 def _aggregate_end(visit: _Visit, entry: StoredAggregate, now: datetime) -> RecordEnd:

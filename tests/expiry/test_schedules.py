@@ -9,12 +9,11 @@ from metering_dagster import hours
 from metering_dagster.definitions import build_defs
 from metering_dagster.errors import SettingsError
 from metering_dagster.expiry.assets import age_out_job, expired_usage
-from metering_dagster.expiry.schedules import age_out_schedules
+from metering_dagster.expiry.schedules import age_out_schedules, answer
 from metering_dagster.settings import Settings
 from tests.expiry.sweeping import OLD, SHARD, age_out
 from tests.items import a_usage, an_aggregate
 from tests.world import World
-
 
 SCHEDULES = age_out_schedules(Settings(), age_out_job(expired_usage(Settings())))
 
@@ -37,8 +36,8 @@ def tick(world: World, instance, shard: int, at: str | None = None) -> dg.RunReq
     with dg.build_schedule_context(
         instance=instance, scheduled_execution_time=world.clock.now, resources={"metering": world.deployment}
     ) as context:
-        answer = schedule(context)
-    return answer.skip_message if isinstance(answer, dg.SkipReason) else answer
+        answered = schedule(context)
+    return answered.skip_message if isinstance(answered, dg.SkipReason) else answered
 
 
 def config_of(request: dg.RunRequest) -> dict:
@@ -138,18 +137,20 @@ def test_a_frozen_clock_is_the_ticks_clock_too(world, instance):
 
 
 @pytest.mark.case("stale_behind_a_gap")
-def test_what_is_stale_behind_a_gap_expires_within_a_day_of_hourly_ticks(world, instance, monkeypatch):
+def test_what_is_stale_behind_a_gap_expires_within_a_day_of_hourly_ticks(world, monkeypatch):
     monkeypatch.setattr(hours, "OLDEST_OFFSET", 30 * 24)  # days enough for the gap; 400 would take a minute
+    world.configure(frozen_now=None)
     midnight = datetime(2026, 11, 29, tzinfo=UTC)
     near, far = (hours.bucket(midnight - timedelta(hours=n)) for n in (30, 9 * 24))
     world.put(a_usage(0, "1", hour=near), a_usage(0, "2", hour=far))
     expired = []
-    for n in range(24):
-        world.at((midnight + timedelta(hours=n)).isoformat())
-        for shard in range(7):
-            answer = tick(world, instance, shard)
-            if isinstance(answer, dg.RunRequest):
-                expired.append(carry_out(world, instance, answer).metadata["expired_rows"])
+    with dg.DagsterInstance.ephemeral() as instance:
+        for now in (midnight + timedelta(hours=n) for n in range(24)):
+            world.at(now.isoformat())
+            for shard in range(7):
+                asked = answer(instance, world.deployment, shard, now)
+                if isinstance(asked, dg.RunRequest):
+                    expired.append(carry_out(world, instance, asked).metadata["expired_rows"])
     assert world.row_statuses() == {"AggregationExpired": 2}
     assert sum(expired) == 2
     assert len(expired) == 8  # a whole sweep of each shard, and the one that the near row asked for

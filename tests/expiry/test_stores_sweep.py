@@ -174,7 +174,9 @@ def test_a_misfiled_row_whose_own_hour_is_past_expires_in_its_own_hour(world):
     done = sweep_of(world)
     assert list(done.lost) == [(OLDER, DIMENSION)]
     row = world.row(0, hour=OLDER)
-    assert row["meteringStatusReason"] == f"Filed under another hour until its own, {OLDER}, could not be billed any more"
+    assert (
+        row["meteringStatusReason"] == f"Filed under another hour until its own, {OLDER}, could not be billed any more"
+    )
 
 
 def test_a_record_whose_key_names_an_hour_that_is_still_open_is_filed_wrongly(world):

@@ -9,6 +9,7 @@ import pytest
 from metering_dagster import hours
 from metering_dagster.expiry.ticks import Decision, Found, decide, whole_sweep_due
 
+NOTHING = Found(None)
 NOW = datetime(2026, 11, 20, 12, 0, 5, tzinfo=UTC)
 """The hour of shard 3's whole sweep."""
 
@@ -17,7 +18,7 @@ NOW = datetime(2026, 11, 20, 12, 0, 5, tzinfo=UTC)
 class Seen:
     """What a tick would find, and what it looked at."""
 
-    pending: Found = Found(None)
+    pending: Found = NOTHING
     swept: set[str] = field(default_factory=set)
     running: bool = False
     looked_at: list[str] = field(default_factory=list)
