@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 LANE, SHARD, WHOLE_SWEEP = "metering/lane", "metering/shard", "metering/whole_sweep"
 """Tags of a run; the last holds the day whose whole sweep it is."""
 
+_FAILURES_A_DAY = 3
+"""So many failed whole sweeps of a day are enough: what fails them is seen, and tomorrow's tries again."""
+
 
 def age_out_schedules(settings: Settings, job: "UnresolvedAssetJobDefinition") -> list[dg.ScheduleDefinition]:
     """`age_out_shard_0` to `age_out_shard_6`: together they look after every hour that can no longer be billed."""
@@ -77,17 +80,19 @@ class _Evidence:
         self.partition = {"dagster/partition": shard}  # no other partitions are named so
 
     def is_running(self) -> bool:
-        return self._any(UNDER_WAY)
+        return self._has(UNDER_WAY)
 
     def has_swept(self, day: str) -> bool:
-        return self._any([*UNDER_WAY, dg.DagsterRunStatus.SUCCESS], [day])
+        if self._has([*UNDER_WAY, dg.DagsterRunStatus.SUCCESS], [day]):
+            return True
+        return self._has([dg.DagsterRunStatus.FAILURE], [day], _FAILURES_A_DAY)
 
     def has_swept_before(self, day: str) -> bool:
-        return self._any([dg.DagsterRunStatus.SUCCESS], earlier_days(day))
+        return self._has([dg.DagsterRunStatus.SUCCESS], earlier_days(day))
 
-    def _any(self, statuses: list[dg.DagsterRunStatus], days: Sequence[str] = ()) -> bool:
+    def _has(self, statuses: list[dg.DagsterRunStatus], days: Sequence[str] = (), count: int = 1) -> bool:
         tags: dict[str, str | Sequence[str]] = {**self.partition} | ({WHOLE_SWEEP: list(days)} if days else {})
-        return bool(self.instance.get_run_ids(dg.RunsFilter(tags=tags, statuses=statuses), limit=1))
+        return len(self.instance.get_run_ids(dg.RunsFilter(tags=tags, statuses=statuses), limit=count)) == count
 
     def first_pending(self, these: Sequence[str]) -> Found:
         try:

@@ -33,7 +33,7 @@ class Evidence(Protocol):
         """Whether a run of the shard is queued or under way."""
 
     def has_swept(self, day: str) -> bool:
-        """Whether the whole sweep of this day is done, queued or under way."""
+        """Whether the whole sweep of this day is done, queued or under way, or was tried often enough."""
 
     def has_swept_before(self, day: str) -> bool:
         """Whether the whole sweep of some earlier day is known."""

@@ -99,6 +99,16 @@ def test_the_whole_sweep_is_asked_for_once_though_the_tick_comes_every_minute(wo
     assert "Nothing is pending" in tick(world, instance, 3, "2026-11-28T12:03:00Z")
 
 
+def test_a_whole_sweep_that_fails_three_times_a_day_is_left_to_the_next_day(world, instance):
+    job = build_defs(settings=world.settings).resolve_job_def("age_out")
+    for failures in range(4):
+        answered = tick(world, instance, 3, "2026-11-28T12:00:00Z")
+        assert isinstance(answered, dg.RunRequest) is (failures < 3)
+        tags = {"dagster/partition": "3", "metering/whole_sweep": "2026-11-28"}
+        instance.create_run_for_job(job, status=dg.DagsterRunStatus.FAILURE, tags=tags)
+    assert config_of(tick(world, instance, 3, "2026-11-29T12:00:00Z"))["whole"]
+
+
 def test_a_missed_whole_sweep_is_made_up_for(world, instance):
     job = build_defs(settings=world.settings).resolve_job_def("age_out")
     assert "Nothing is pending" in tick(world, instance, 3, "2026-11-28T13:00:00Z")
