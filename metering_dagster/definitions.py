@@ -9,6 +9,8 @@ from typing import Any
 
 import dagster as dg
 
+from metering_dagster.expiry.assets import age_out_job, expired_usage
+from metering_dagster.expiry.schedules import age_out_schedules
 from metering_dagster.ledger.assets import metering_report, refresh_report_job, report_schedule
 from metering_dagster.metering.assets import external_assets, hourly_assets, meter_hour_job, mode_of
 from metering_dagster.metering.deployment import Deployment
@@ -29,10 +31,16 @@ def build_defs(settings: Settings | None = None, resources: Mapping[str, Any] | 
     meter_hour = meter_hour_job(assets)
     report = metering_report(mode_of(settings))
     refresh_report = refresh_report_job(report)
+    expired = expired_usage(settings)
+    age_out = age_out_job(expired)
     return dg.Definitions(
-        assets=[*external_assets(settings), *dg.with_source_code_references([*assets, report])],
-        jobs=[meter_hour, refresh_report],
-        schedules=[*meter_schedules(settings, meter_hour), report_schedule(settings, refresh_report)],
+        assets=[*external_assets(settings), *dg.with_source_code_references([*assets, report, expired])],
+        jobs=[meter_hour, refresh_report, age_out],
+        schedules=[
+            *meter_schedules(settings, meter_hour),
+            report_schedule(settings, refresh_report),
+            *age_out_schedules(settings, age_out),
+        ],
         resources={
             "metering": Deployment(settings),
             "run_hour": run_hour,

@@ -233,7 +233,7 @@ def explain(
         message = mask_text(error.response.get("Error", {}).get("Message", "")).rstrip(".")
         if code in CALLER_CODES:
             # A transaction has no permission of its own: it needs those of its writes.
-            named = {"TransactWriteItems": "UpdateItem and dynamodb:PutItem"}.get(
+            named = {"TransactWriteItems": "UpdateItem, dynamodb:PutItem and dynamodb:ConditionCheckItem"}.get(
                 error.operation_name, error.operation_name
             )
             return CallerError(f"DynamoDB refuses {error.operation_name} on {where}: {code}: {message}. {kept} "

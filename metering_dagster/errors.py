@@ -33,5 +33,9 @@ class HourRefusedError(MeteringError):
     """This hour must not be metered now; the message says from when on it can be."""
 
 
+class UnknownShardError(MeteringError):
+    """There is no such shard of the age-out; nothing was read or written."""
+
+
 class LeftPendingError(MeteringError):
     """The run went through, but something is still to be done; the message counts and names it."""

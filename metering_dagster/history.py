@@ -1,12 +1,21 @@
 """What Dagster remembers of a partition.
 
-Belongs here: looking up what an earlier run reported. Does not: what it means.
+Belongs here: looking up what an earlier run reported, and which runs there are. Does not: what it means.
 """
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
 import dagster as dg
+
+UNDER_WAY = [
+    dg.DagsterRunStatus.QUEUED,
+    dg.DagsterRunStatus.NOT_STARTED,
+    dg.DagsterRunStatus.STARTING,
+    dg.DagsterRunStatus.STARTED,
+    dg.DagsterRunStatus.CANCELING,
+]
+"""Of a run that is to come, or has not ended yet."""
 
 
 def last_materialization(

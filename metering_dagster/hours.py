@@ -9,6 +9,8 @@ An hour is an aware datetime in UTC, floored to the hour; its bucket is that hou
 import re
 from datetime import UTC, datetime, timedelta
 
+from metering_dagster.errors import UnknownShardError
+
 HOUR = timedelta(hours=1)
 FIRST_OFFSET = 1
 LAST_OFFSET = 23
@@ -23,6 +25,10 @@ GRACE_CLOSES = timedelta(hours=6)
 FLUSH_WINDOW = timedelta(minutes=10)
 """How long before its licence's expiry a deprovisioning licence's usage is at its last call."""
 MIN_LOCK_HOURS, MAX_LOCK_HOURS = 1, 20
+SHARDS = 7
+"""The age-out's: an hour's shard is how many hours back it lies, modulo this."""
+OLDEST_OFFSET = 400 * 24
+"""How far back the age-out looks: 400 days."""
 
 _BUCKET = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T(?:[01][0-9]|2[0-3])")
 """Hours by name, for some versions of Python read 24 as the next day's 0."""
@@ -128,6 +134,24 @@ def is_expirable(hour: datetime, now: datetime) -> bool:
     if is_billable(hour, now) or floor_hour(hour) > floor_hour(now):
         return False
     return not (is_previous_month(hour, now) and _into_month(now) < GRACE_CLOSES)
+
+
+def shard_hours(shard: int, now: datetime) -> list[datetime]:
+    """The hours that this shard of the age-out owns at `now`, newest first, up to 400 days back.
+
+    24 hours back and more, none of them in the month's grace; and once that has closed, the previous month's hours less
+    than 24 back as well. `UnknownShardError` for a shard that is none.
+    """
+    if not 0 <= shard < SHARDS:
+        raise UnknownShardError(
+            f"There is no shard {shard} of the age-out: they are 0 to {SHARDS - 1}. Nothing was read or written."
+        )
+    if _into_month(now) < GRACE_CLOSES:
+        return []  # what is of this month is billable, and nothing older is expired before the grace has closed
+    current = floor_hour(now)
+    owned = [current - offset * HOUR for offset in range(shard or SHARDS, OLDEST_OFFSET + 1, SHARDS)]
+    day_ago = current - LAST_OFFSET * HOUR
+    return [hour for hour in owned if hour < day_ago or is_expirable(hour, now)]
 
 
 def is_last_call(hour: datetime, now: datetime, expiry: datetime | None = None) -> bool:

@@ -58,7 +58,7 @@ class Settings:
     ledger_uri: str | None = None
     """A folder or `s3://`; None: beside Dagster's storage."""
     cron: str = "0 * * * *"
-    """`METERING_CRON`: when the schedules of the offsets tick, in UTC."""
+    """`METERING_CRON`: when the schedules of the offsets and of the age-out tick, in UTC."""
     running: bool = False
     """`METERING_DEFAULT_STATUS`: whether schedules and sensors run before anybody has switched them on."""
     frozen_now: datetime | None = None

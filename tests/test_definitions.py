@@ -71,7 +71,7 @@ def test_assets_of_an_hour_by_name():
     }
 
 
-@pytest.mark.parametrize("name", HOURLY + EXTERNAL)
+@pytest.mark.parametrize("name", [*HOURLY, *EXTERNAL, "expired_usage"])
 def test_each_asset_says_what_it_is(name):
     node = spec(name)
     assert node.group_name == "metering"
@@ -93,7 +93,7 @@ def test_hourly_assets_are_owned_and_partitioned_alike(name):
 
 
 @pytest.mark.parametrize("mode", [*Mode, None])
-@pytest.mark.parametrize("name", HOURLY)
+@pytest.mark.parametrize("name", [*HOURLY, "expired_usage"])
 def test_each_asset_shows_the_mode(name, mode):
     shown = mode.value if mode else "not-set"
     assert spec(name, mode).tags["metering/mode"] == shown
@@ -106,6 +106,16 @@ def test_the_job_of_an_hour():
     assert job.partitions_def == spec("metered_usage").partitions_def
     assert {key.to_user_string() for key in job.asset_layer.selected_asset_keys} == set(HOURLY)
     assert job.executor_def is dg.in_process_executor
+
+
+def test_the_age_out_by_shard():
+    node = spec("expired_usage")
+    assert node.partitions_def.get_partition_keys() == ["0", "1", "2", "3", "4", "5", "6"]
+    assert {key.to_user_string() for key in node.parent_keys} == {"raw_usage"}
+    assert node.owners == ["team:metering"]
+    job = build_defs(settings=Settings()).resolve_job_def("age_out")
+    assert job.tags == {"metering/lane": "expiry"}
+    assert {key.to_user_string() for key in job.asset_layer.selected_asset_keys} == {"expired_usage"}
 
 
 def test_ops_of_an_hour_by_name():
@@ -134,7 +144,7 @@ def test_each_asset_shows_its_columns(name):
     assert {column.name for column in schema.columns} >= ({"hour"} if name == "metering_report" else {"licenseArn"})
 
 
-@pytest.mark.parametrize("name", [*HOURLY, "metering_report"])
+@pytest.mark.parametrize("name", [*HOURLY, "metering_report", "expired_usage"])
 def test_each_asset_of_ours_leads_to_its_code(name):
     (reference,) = spec(name).metadata["dagster/code_references"].code_references
     assert reference.file_path.endswith("assets.py")
@@ -144,9 +154,9 @@ def test_jobs_schedules_and_checks_by_name():
     defs = build_defs(settings=Settings())
     repository = defs.get_repository_def()
     assert {job.name for job in repository.get_all_jobs() if not job.name.startswith("__")} == {
-        "meter_hour", "refresh_report",
+        "meter_hour", "refresh_report", "age_out",
     }  # fmt: skip
-    assert len(list(defs.schedules)) == 24
+    assert len(list(defs.schedules)) == 31
     assert {f"{key.asset_key.to_user_string()}.{key.name}" for key in defs.resolve_asset_graph().asset_check_keys} == {
         "aggregated_usage.quantity_conserved", "aggregated_usage.no_rejected_rows", "aggregated_usage.no_late_usage",
         "metered_usage.all_submitted", "metered_usage.no_conflicting_duplicates", "metered_usage.all_subscribed",

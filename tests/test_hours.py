@@ -6,10 +6,11 @@ from datetime import UTC, datetime, timedelta, timezone
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metering_dagster import hours
+from metering_dagster.errors import UnknownShardError
 from metering_dagster.hours import HOUR
 
 NOW = datetime(2026, 11, 28, 12, 20, 30, tzinfo=UTC)
@@ -261,3 +262,68 @@ def test_an_hour_at_the_end_of_all_calendars_is_judged_and_not_billable():
     assert not hours.is_expirable(hour, NOW)
     assert hours.is_expirable(at("0999-01-01T00:00:00"), NOW)
     assert hours.bucket(at("0999-01-01T00:00:00")) == "0999-01-01T00"
+
+
+def owned(now):
+    """Each shard's hours by how many hours back they lie."""
+    return [[back(hour, now) for hour in hours.shard_hours(shard, now)] for shard in range(7)]
+
+
+def in_grace(now):
+    return now.day == 1 and now.hour < 6
+
+
+any_instant = st.one_of(
+    near_month_starts,
+    st.integers(0, 4 * 366 * 24 * 60).map(lambda n: at("2024-02-01T00:00") + n * timedelta(minutes=1)),
+)
+
+
+@given(any_instant)
+@settings(max_examples=40, deadline=None)
+def test_the_shards_are_disjoint_and_cover_24_to_9600_hours_back_together(now):
+    found = owned(now)
+    together = sorted(n for shard in found for n in shard)
+    assert len(set(together)) == len(together)
+    if in_grace(now):
+        assert together == []
+        return
+    assert [n for n in together if n >= 24] == list(range(24, 9601))
+    this_month = (now.year, now.month)
+    hour_of = {n: hours.hour_at_offset(now, n) for n in range(1, 24)}
+    assert [n for n in together if n < 24] == [n for n, h in hour_of.items() if (h.year, h.month) != this_month]
+    for shard, offsets in enumerate(found):
+        assert offsets == sorted(offsets), "newest first"
+        assert {n % 7 for n in offsets} == {shard}
+
+
+@given(any_instant)
+@settings(max_examples=15, deadline=None)
+def test_a_day_of_ticks_meets_every_hour_of_the_400_days(now):
+    """24 hourly ticks: the whole sweep of shard M at hour 6 + 2M, else as little as an hourly sweep looks at."""
+    day = now.replace(hour=0, minute=0, second=0, microsecond=0)
+    met = set()
+    for tick in (day + n * HOUR for n in range(24)):
+        for shard in range(7):
+            whole = tick.hour == 6 + 2 * shard
+            met |= set(hours.shard_hours(shard, tick)[: None if whole else 6])
+    evening = day + 23 * HOUR
+    assert met >= {evening - n * HOUR for n in range(24, 9601)}
+
+
+def test_no_sweep_meets_what_can_still_be_billed():
+    for now in (at("2026-12-01T05:59:59"), at("2026-12-01T06:00:00"), at("2026-11-20T12:00:00")):
+        met = {hour for shard in range(7) for hour in hours.shard_hours(shard, now)}
+        assert not [hour for hour in met if billable_by_the_text(hour, now)]
+
+
+def test_once_the_grace_has_closed_its_hours_are_owned_though_less_than_a_day_back():
+    assert hours.parse_bucket("2026-11-30T22") not in hours.shard_hours(0, at("2026-12-01T05:59:59"))
+    assert hours.parse_bucket("2026-11-30T23") in hours.shard_hours(0, at("2026-12-01T06:00:00"))
+    assert hours.parse_bucket("2026-11-30T22") in hours.shard_hours(1, at("2026-12-01T06:00:00"))
+
+
+@pytest.mark.parametrize("shard", [-1, 7, 9600])
+def test_an_unknown_shard_is_refused(shard):
+    with pytest.raises(UnknownShardError, match=f"no shard {shard} of the age-out: they are 0 to 6"):
+        hours.shard_hours(shard, NOW)

@@ -34,6 +34,7 @@ class Outcome(StrEnum):
     WOULD_BILL = "WouldBill"
     LATE = "LateUsage"
     EXPIRED = "AggregationExpired"
+    UNSENT = "SubmissionExpired"
     HELD = "Held"
     WAITING = "Waiting"
 

@@ -127,7 +127,8 @@ def _usage(table: "pd.DataFrame", hours: list[str]) -> dict[str, list[float]]:
 _COLOURS = {
     Outcome.SUCCESS: "#2fb36f", Outcome.DRY_RUN: "#8ccfae", Outcome.WOULD_BILL: "#8ccfae",
     Outcome.DUPLICATE: "#d23b3b", Outcome.NOT_SUBSCRIBED: "#e58a2f", Outcome.REJECTED: "#b3347f",
-    Outcome.LATE: "#e5c12f", Outcome.EXPIRED: "#6b6b6b", Outcome.HELD: "#5aa3d6", Outcome.WAITING: "#c3c9d4",
+    Outcome.LATE: "#e5c12f", Outcome.EXPIRED: "#6b6b6b", Outcome.UNSENT: "#2b2b2b",
+    Outcome.HELD: "#5aa3d6", Outcome.WAITING: "#c3c9d4",
 }  # fmt: skip
 
 

@@ -19,7 +19,7 @@ from metering_dagster.metering.counted import Committed
 from metering_dagster.metering.groups import Aggregate
 from metering_dagster.metering.pending_index import PendingIndex
 from metering_dagster.metering.quantities import Quantities, number_text
-from metering_dagster.metering.reasons import RawStatus
+from metering_dagster.metering.reasons import ANSWERS, RawStatus, RecordStatus
 from metering_dagster.metering.records import RecordEnd, StoredAggregate, api_allocations
 from metering_dagster.metering.rows import GroupKey, RowEnd, Usage
 from metering_dagster.metering.usage_table import UsageTable
@@ -49,6 +49,9 @@ _VISIBLE_ATTEMPTS = 20
 _ABSENT = f"attribute_not_exists({_HASH})"
 _JUDGED = ("customerAWSAccountId", "dimension", "hourBucket", "usageAllocations", "customerIdentifier")
 """Beside the quantity: what an aggregate is judged by before it is sent."""
+_PENDING_OR_EXPIRED = (
+    "(meteringPending = :pending OR (attribute_not_exists(meteringPending) AND meteringStatus = :expired))"
+)
 _NO_QUANTITY = "attribute_not_exists(quantity) OR attribute_type(quantity, :null)"
 
 
@@ -171,12 +174,22 @@ class AggregatedTable:
                 hidden = {place: hidden[place] for s in still if (place := (s.license_arn, s.sort_key)) in hidden}
         return sorted(hidden.values())
 
-    def count_pending(self, bucket: str) -> int:
-        """How many aggregates are filed as pending under this hour."""
-        return self._index.count(bucket)
+    def count_pending(self, bucket: str, most: int | None = None) -> int:
+        """How many aggregates are filed as pending under this hour; with `most`, no further than that is counted."""
+        return self._index.count(bucket, most)
+
+    def uncommitted(self, group: GroupKey) -> Unit:
+        """Checks that let a transaction pass only while the group has neither an aggregate nor a commit of ours."""
+        keys = (_key(group), _counted_key(group))
+        checks = ({"TableName": self.name, "Key": key, "ConditionExpression": _ABSENT} for key in keys)
+        return Unit(tuple({"ConditionCheck": check} for check in checks), len(keys) * _ITEM_BYTES)
 
     def record(self, ends: Sequence[RecordEnd], now: datetime) -> list[bool]:
-        """Write how records ended, each on the condition that it is still pending with the quantity that was read."""
+        """Write how records ended, each on the condition that it is still pending with the quantity that was read.
+
+        What the service answered also replaces `SubmissionExpired`: the call was under way when the age-out came, and
+        the bill is the truth.
+        """
         with self._explained():
             return [fate is Fate.WRITTEN for fate in transact(self.client, [self._end_unit(end, now) for end in ends])]
 
@@ -245,9 +258,10 @@ class AggregatedTable:
             ":null": "NULL" if end.quantity is None else None,
             ":reason": end.reason or None,
             ":record": end.record_id or None,
+            ":expired": RecordStatus.EXPIRED.value if end.status in ANSWERS else None,
         }
         sent = {name: typed(value) for name, value in values.items() if value is not None}
-        conditions = ["meteringPending = :pending"]
+        conditions = [_PENDING_OR_EXPIRED if ":expired" in sent else "meteringPending = :pending"]
         conditions += ["quantity = :quantity"] if ":quantity" in sent else [f"({_NO_QUANTITY})"]
         for name in _JUDGED if end.stored else ():
             if name in end.stored:

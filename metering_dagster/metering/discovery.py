@@ -66,10 +66,10 @@ def discover(tables: Tables, part: Slice, tell: Tell = ignore) -> Discovery:
             else:
                 groups.add(key)
             if len(odd) >= _ODD_AT_ONCE:
-                _mend(tables, part, odd, report)
+                mend(tables, part.bucket, tables.usage.rows(odd), report)
                 odd = []
         report.groups += len(groups)
-    _mend(tables, part, odd, report)
+    mend(tables, part.bucket, tables.usage.rows(odd), report)
     report.aggregates = _pending_aggregates(tables, part)
     if not report.rows and not report.aggregates:
         # An index that answers with nothing may be another table's: an empty hour is believed of the right tables only.
@@ -88,23 +88,21 @@ def _pending_aggregates(tables: Tables, part: Slice) -> int:
     )
 
 
-def _mend(tables: Tables, part: Slice, odd: Sequence[IndexedRow], report: Discovery) -> None:
-    """Read the odd rows again, and give each its end or its right place."""
-    if not odd:
-        return
+def mend(tables: Tables, bucket: str, odd: Iterable[RawRow], report: Discovery) -> None:
+    """Give odd rows of this hour, as they were just read from the table, each its end or its right place."""
     now = tables.clock()
     ends: list[RowEnd] = []
     misfiled: dict[GroupKey, list[RawRow]] = {}
-    for row in tables.usage.rows(odd):
-        if row.pending != part.bucket:
+    for row in odd:
+        if row.pending != bucket:
             continue  # the index was behind: somebody has dealt with it
         fault = key_fault(row.sort_key, row.account, row.dimension, row.timestamp)
         key = group_of(row.license_arn, row.sort_key)
         if fault is not None:
             ends.append(RowEnd(row, RawStatus.REJECTED, fault.value))
-        elif key is not None and key.bucket != part.bucket:
+        elif key is not None and key.bucket != bucket:
             misfiled.setdefault(key, []).append(row)
-    committed = tables.aggregated.committed(list(misfiled))
+    committed = tables.aggregated.committed(list(misfiled)) if misfiled else {}
     for key, rows in misfiled.items():
         if key in committed:
             late_before = report.settled.late_rows

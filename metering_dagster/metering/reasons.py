@@ -23,7 +23,12 @@ class RecordStatus(StrEnum):
     DUPLICATE = "DuplicateRecord"
     NOT_SUBSCRIBED = "CustomerNotSubscribed"
     REJECTED = "RejectedClientSide"
+    EXPIRED = "SubmissionExpired"
     DRY_RUN = "DryRunSubmitted"
+
+
+ANSWERS = frozenset({RecordStatus.SUCCESS, RecordStatus.DUPLICATE, RecordStatus.NOT_SUBSCRIBED})
+"""What the service says of one record. It is about the bill, so it outlasts what we concluded by ourselves."""
 
 
 class Reason(StrEnum):

@@ -95,9 +95,9 @@ class UsageTable:
         if error is not None:
             raise error
 
-    def count_pending(self, bucket: str) -> int:
-        """How many rows are filed under this hour."""
-        return self._index.count(bucket)
+    def count_pending(self, bucket: str, most: int | None = None) -> int:
+        """How many rows are filed under this hour; with `most`, no further than that is counted."""
+        return self._index.count(bucket, most)
 
     def group_rows(self, key: GroupKey) -> list[RawRow]:
         """All rows under the group's key prefix, final ones included, read consistently.

@@ -19,13 +19,14 @@ import dagster as dg
 
 from metering_dagster import hours
 from metering_dagster.definitions import build_defs
+from metering_dagster.expiry.sweep import hours_of_sweep, sweep
 from metering_dagster.ledger import files
-from metering_dagster.metering import aggregation, discovery, quota
+from metering_dagster.metering import aggregation, discovery, quota, usage_table
 from metering_dagster.metering.deployment import Deployment
 from metering_dagster.settings import Settings
 
 READY, ENDED, FAILED = "ready", "ended", "failed"
-DISCOVERED = "discovered"
+DISCOVERED, ROWS_READ = "discovered", "rows read"
 TRANSACTION_LEAVES, TRANSACTION_ANSWERED = "transaction leaves", "transaction answered"
 CALL_LEAVES, CALL_ANSWERED = "call leaves", "call answered"
 LEDGER_UNFINISHED, LEDGER_WRITTEN_IN_PART = "ledger unfinished", "ledger written in part"
@@ -62,6 +63,8 @@ class Order:
     """The point, and its how-manieth announcement (from 1), where it stands still."""
     stops_at_any: int | None = None
     """The how-manieth announcement of whatever point (from 1), where it stands still."""
+    shard: int | None = None
+    """The shard that it sweeps, instead of metering the hour."""
     only_submits: bool = False
     """Whether it just submits, and tells of each slot of the quota."""
 
@@ -117,6 +120,8 @@ def work(pipe: Connection, order: Order) -> None:
             pipe.recv()
         if order.only_submits:
             _submit(deployment, order)
+        elif order.shard is not None:
+            _sweep(deployment, order, order.shard)
         elif order.home is not None:
             _run(deployment, order)
         else:
@@ -144,6 +149,9 @@ def _hook(deployment: Deployment, teller: Teller) -> None:
     tables.register("after-call.dynamodb.TransactWriteItems", lambda **_: teller.announce(TRANSACTION_ANSWERED))
     metering.register("before-call.meteringmarketplace.BatchMeterUsage", lambda **_: teller.announce(CALL_LEAVES))
     metering.register("after-call.meteringmarketplace.BatchMeterUsage", lambda **_: teller.announce(CALL_ANSWERED))
+    if teller.order.shard is not None:
+        rows: Any = usage_table.UsageTable
+        rows.rows = teller.after(ROWS_READ, rows.rows)
     discovery.discover = teller.after(DISCOVERED, discovery.discover)
     ledger: Any = files.LedgerFile
     ledger._finish = teller.before(LEDGER_UNFINISHED, ledger._finish)
@@ -164,6 +172,18 @@ def _run(deployment: Deployment, order: Order) -> None:
     job = build_defs(settings=order.settings, resources={"metering": deployment}).resolve_job_def("meter_hour")
     with dg.DagsterInstance.get() as instance, dg.partition_loading_context(effective_dt=order.settings.now()):
         job.execute_in_process(partition_key=order.hour, instance=instance)
+
+
+def _sweep(deployment: Deployment, order: Order, shard: int) -> None:
+    """The hourly sweep of a shard: by the job `age_out` where there is a DAGSTER_HOME, else without Dagster."""
+    if order.home is None:
+        sweep(deployment.tables, hours_of_sweep(shard, order.settings.now()), whole=False)
+        return
+    os.environ["DAGSTER_HOME"] = str(order.home)
+    job = build_defs(settings=order.settings, resources={"metering": deployment}).resolve_job_def("age_out")
+    config = {"ops": {"expired_usage": {"config": {"whole": False}}}}
+    with dg.DagsterInstance.get() as instance:
+        job.execute_in_process(run_config=config, partition_key=str(shard), instance=instance)
 
 
 def _submit(deployment: Deployment, order: Order) -> None:
