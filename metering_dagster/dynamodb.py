@@ -208,15 +208,15 @@ def pause(attempt: int) -> float:
 class Explained:
     """A block whose errors of the AWS SDK come out as `MeteringError`s about this table."""
 
-    def __init__(self, client: "DynamoDBClient", table: str, shape: TableShape) -> None:
-        self.client, self.table, self.shape = client, table, shape
+    def __init__(self, client: "DynamoDBClient", table: str, shape: TableShape, kept: str = KEPT) -> None:
+        self.client, self.table, self.shape, self.kept = client, table, shape, kept
 
     def __enter__(self) -> None:
         return None
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, (BotoCoreError, ClientError)):
-            raise explain(error, self.client, self.table, self.shape) from error
+            raise explain(error, self.client, self.table, self.shape, self.kept) from error
 
 
 def explain(
