@@ -4,7 +4,9 @@ Announced are the requests to SQS and to the subscribers table, as they leave an
 """
 
 import os
+from collections.abc import Mapping
 from multiprocessing.connection import Connection
+from typing import Any
 
 from metering_dagster.definitions import build_defs
 from metering_dagster.licenses import events_queue
@@ -13,6 +15,8 @@ from metering_dagster.licenses.wiring import events_queue_of, subscribers_of
 from metering_dagster.metering.deployment import Deployment
 from tests.crash.worker import ENDED, FAILED, READY, Order, Teller
 
+RECEIPTS = "receipts"
+"""Not a point: what was received, so that a test can let it come back."""
 RECEIVED = "events received"
 WRITE_LEAVES, WRITE_ANSWERED = "write leaves", "write answered"
 """The first of each is the write that never happens, by which the table is tried."""
@@ -41,6 +45,7 @@ def work_on_events(pipe: Connection, order: Order) -> None:
         deployment = Deployment(order.settings)
         teller = Teller(pipe, order)
         clients = {"sqs": deployment.clients.sqs(), "dynamodb": deployment.tables.subscribers.client}
+        clients["sqs"].meta.events.register("after-call.sqs.ReceiveMessage", lambda parsed, **_: _tell(pipe, parsed))
         for service, points in _POINTS.items():
             for event, point in points:
                 clients[service].meta.events.register(event, lambda point=point, **_: teller.announce(point))
@@ -52,6 +57,11 @@ def work_on_events(pipe: Connection, order: Order) -> None:
         pipe.send((FAILED, 1, f"{type(error).__name__}: {error}"))
         raise
     pipe.send((ENDED, 1, False))
+
+
+def _tell(pipe: Connection, parsed: Mapping[str, Any]) -> None:
+    received = {message["MessageId"]: message["ReceiptHandle"] for message in parsed.get("Messages", [])}
+    pipe.send((RECEIPTS, len(received), received))
 
 
 def _apply(deployment: Deployment, order: Order) -> None:

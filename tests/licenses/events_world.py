@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import dagster as dg
@@ -81,9 +82,9 @@ class EventsWorld:
         found = self.sqs.get_queue_attributes(QueueUrl=url, AttributeNames=[name])
         return int(found["Attributes"][name])
 
-    def come_back(self) -> None:
-        """Let the visibility time-out of whatever was received be over now."""
-        for receipt in self._receipts.values():
+    def come_back(self, receipts: Mapping[str, str] = MappingProxyType({})) -> None:
+        """Let the visibility time-out of whatever was received, here and with these receipts, be over now."""
+        for receipt in [*self._receipts.values(), *receipts.values()]:
             entries = [{"Id": "0", "ReceiptHandle": receipt, "VisibilityTimeout": 0}]
             self.sqs.change_message_visibility_batch(QueueUrl=self.url, Entries=entries)
         self._receipts.clear()
