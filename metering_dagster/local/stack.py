@@ -20,7 +20,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -40,8 +40,6 @@ USAGE_TABLE = "usage"
 AGGREGATED_USAGE_TABLE = "aggregated-usage"
 SUBSCRIBERS_TABLE = "subscribers"
 EVENTS_QUEUE, DEAD_EVENTS_QUEUE = "marketplace-events", "marketplace-events-dead"
-MAX_RECEIVE_COUNT = 5
-"""A message that was received so often without being deleted is moved to the dead-letter queue."""
 ACCOUNT = "000000000000"
 """The emulator's, for credentials that name none."""
 DUMMY_CREDENTIAL = "local"
@@ -150,6 +148,7 @@ def running_stack(state_dir: Path, *, persist: bool, now: datetime | None) -> It
 def create_tables(stack: LocalStack) -> None:
     """The three tables with their indexes, and the queue of lifecycle events; what exists is left alone."""
     from metering_dagster.dynamodb import create_table
+    from metering_dagster.local.queues import create_queue
     from metering_dagster.metering import aggregated_table, subscribers_table, usage_table
 
     client = stack.dynamodb()
@@ -164,15 +163,6 @@ def create_tables(stack: LocalStack) -> None:
             continue
         client.get_waiter("table_exists").wait(TableName=name)
     create_queue(stack, EVENTS_QUEUE, DEAD_EVENTS_QUEUE)
-
-
-def create_queue(stack: LocalStack, name: str, dead: str, **attributes: str) -> None:
-    """A queue, and the one to which it moves what is received too often; those that exist are left alone."""
-    with closing(stack.sqs()) as client:
-        dead_url = client.create_queue(QueueName=dead)["QueueUrl"]
-        found = client.get_queue_attributes(QueueUrl=dead_url, AttributeNames=["QueueArn"])["Attributes"]
-        redrive = {"deadLetterTargetArn": found["QueueArn"], "maxReceiveCount": MAX_RECEIVE_COUNT}
-        client.create_queue(QueueName=name, Attributes={"RedrivePolicy": json.dumps(redrive), **attributes})
 
 
 @dataclass(frozen=True)

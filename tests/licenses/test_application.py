@@ -9,7 +9,7 @@ import pytest
 from metering_dagster.errors import TableError
 from metering_dagster.licenses.application import apply_events
 from metering_dagster.licenses.wiring import events_queue_of, subscribers_of
-from metering_dagster.local.stack import MAX_RECEIVE_COUNT
+from metering_dagster.local.queues import MAX_RECEIVE_COUNT
 from metering_dagster.metering.deployment import Deployment
 from tests.items import LICENCE, a_subscriber
 from tests.licenses.bodies import AMENDED, CREATED, DEPROVISIONED, ENDED, UPDATED, a_body, of_agreement

@@ -17,6 +17,7 @@ import pytest
 
 from metering_dagster.dynamodb import shape_faults
 from metering_dagster.local import loading, sample, stack
+from metering_dagster.local.queues import MAX_RECEIVE_COUNT
 from metering_dagster.local.sandbox.client import SandboxClient
 from metering_dagster.local.stack import LocalStack, StackError, create_tables, running_stack
 from metering_dagster.metering import aggregated_table, subscribers_table, usage_table
@@ -105,7 +106,7 @@ def test_what_is_received_too_often_goes_to_the_dead_letter_queue(running):
     with closing(running.sqs()) as client:
         url, dead = running.queue_url(stack.EVENTS_QUEUE), running.queue_url(stack.DEAD_EVENTS_QUEUE)
         client.send_message(QueueUrl=url, MessageBody="unreadable")
-        for _ in range(stack.MAX_RECEIVE_COUNT):
+        for _ in range(MAX_RECEIVE_COUNT):
             (received,) = client.receive_message(QueueUrl=url, VisibilityTimeout=0)["Messages"]
             assert received["Body"] == "unreadable"
         assert "Messages" not in client.receive_message(QueueUrl=url)
