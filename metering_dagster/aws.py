@@ -4,6 +4,7 @@ Belongs here: time-outs, retries, the guard of a frozen clock. Does not: any cal
 """
 
 import os
+import re
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,8 @@ from metering_dagster.settings import Settings, is_loopback
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
     from mypy_boto3_meteringmarketplace import MarketplaceMeteringClient
+
+    SQSClient = Any  # mypy_boto3_sqs, once its stubs are among the development dependencies
 
 _CONNECTIONS = 32
 """More than the threads that use one client side by side."""
@@ -40,6 +43,10 @@ _METERING = Config(
     retries={"mode": "standard", "total_max_attempts": 1},  # each attempt takes a slot of the quota: we send again
     max_pool_connections=_CONNECTIONS,
 )
+
+_QUEUE = Config(connect_timeout=2, read_timeout=5, retries={"mode": "standard", "total_max_attempts": 2})
+"""Both a tick and a run use it. What is not received is received later."""
+_QUEUE_HOST = re.compile(r"https?://sqs(?:-fips)?\.([a-z0-9-]+)\.(?:amazonaws\.com(?:\.cn)?|api\.aws)(?:[:/]|$)")
 
 
 class Clients:
@@ -69,6 +76,20 @@ class Clients:
     def metering(self) -> "MarketplaceMeteringClient":
         """A client of the Metering API, in the SDK's own Region."""
         client: MarketplaceMeteringClient = self._client("meteringmarketplace", _METERING, None)
+        return client
+
+    def sqs(self) -> "SQSClient":
+        """A client of SQS, in the Region of the queue of lifecycle events; the same one each time.
+
+        The Region is that of the queue's URL where its host tells it, else the one of the subscribers table.
+        """
+        return self._sqs
+
+    @cached_property
+    def _sqs(self) -> "SQSClient":
+        host = _QUEUE_HOST.match(self.settings.events_queue_url or "")
+        region = host[1] if host else self.settings.subscribers_table_region
+        client: SQSClient = self._client("sqs", _QUEUE, region)
         return client
 
     def _client(self, service: str, config: Config, region: str | None) -> Any:

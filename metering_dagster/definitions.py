@@ -12,6 +12,8 @@ import dagster as dg
 from metering_dagster.expiry.assets import age_out_job, expired_usage
 from metering_dagster.expiry.schedules import age_out_schedules
 from metering_dagster.ledger.assets import metering_report, refresh_report_job, report_schedule
+from metering_dagster.licenses.event_job import apply_marketplace_events
+from metering_dagster.licenses.event_sensor import marketplace_events_sensor
 from metering_dagster.metering.assets import external_assets, hourly_assets, meter_hour_job, mode_of
 from metering_dagster.metering.deployment import Deployment
 from metering_dagster.metering.ops import run_hour, run_licences
@@ -35,12 +37,13 @@ def build_defs(settings: Settings | None = None, resources: Mapping[str, Any] | 
     age_out = age_out_job(expired)
     return dg.Definitions(
         assets=[*external_assets(settings), *dg.with_source_code_references([*assets, report, expired])],
-        jobs=[meter_hour, refresh_report, age_out],
+        jobs=[meter_hour, refresh_report, age_out, apply_marketplace_events],
         schedules=[
             *meter_schedules(settings, meter_hour),
             report_schedule(settings, refresh_report),
             *age_out_schedules(settings, age_out),
         ],
+        sensors=[marketplace_events_sensor(settings)],
         resources={
             "metering": Deployment(settings),
             "run_hour": run_hour,

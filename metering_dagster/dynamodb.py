@@ -208,15 +208,15 @@ def pause(attempt: int) -> float:
 class Explained:
     """A block whose errors of the AWS SDK come out as `MeteringError`s about this table."""
 
-    def __init__(self, client: "DynamoDBClient", table: str, shape: TableShape) -> None:
-        self.client, self.table, self.shape = client, table, shape
+    def __init__(self, client: "DynamoDBClient", table: str, shape: TableShape, kept: str = KEPT) -> None:
+        self.client, self.table, self.shape, self.kept = client, table, shape, kept
 
     def __enter__(self) -> None:
         return None
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, (BotoCoreError, ClientError)):
-            raise explain(error, self.client, self.table, self.shape) from error
+            raise explain(error, self.client, self.table, self.shape, self.kept) from error
 
 
 def explain(
@@ -239,7 +239,7 @@ def explain(
             return CallerError(f"DynamoDB refuses {error.operation_name} on {where}: {code}: {message}. {kept} "
                                f"Renew the credentials, or allow dynamodb:{named}.")  # fmt: skip
         if code in ("ResourceNotFoundException", "ValidationException"):
-            misshapen = shape_error(client, table, shape)
+            misshapen = shape_error(client, table, shape, kept)
             if misshapen is not None:
                 return misshapen
             return TableError(f"DynamoDB refuses {error.operation_name} on {where}: {code}: {message}. {kept}")
@@ -253,13 +253,13 @@ def explain(
     raise error
 
 
-def shape_error(client: "DynamoDBClient", table: str, shape: TableShape) -> TableError | None:
+def shape_error(client: "DynamoDBClient", table: str, shape: TableShape, kept: str = KEPT) -> TableError | None:
     """In what the table differs from what is needed, as an error; None where it fits or cannot be described."""
     faults = shape_faults(client, table, shape)
     if not faults:
         return None
     return TableError(
-        f"{place(client, table, shape)} is not as it must be: {'; '.join(faults)}. {KEPT} "
+        f"{place(client, table, shape)} is not as it must be: {'; '.join(faults)}. {kept} "
         "Create or mend the table, or name another one in the setting."
     )
 

@@ -1,4 +1,4 @@
-"""What Dagster remembers of a partition.
+"""What Dagster remembers of a partition, and of a job.
 
 Belongs here: looking up what an earlier run reported, and which runs there are. Does not: what it means.
 """
@@ -16,6 +16,19 @@ UNDER_WAY = [
     dg.DagsterRunStatus.CANCELING,
 ]
 """Of a run that is to come, or has not ended yet."""
+
+
+def failed_at(instance: dg.DagsterInstance, job: str) -> datetime | None:
+    """When the last run of the job ended, if it failed; None if it did not, is not over, or never was."""
+    records = instance.get_run_records(dg.RunsFilter(job_name=job), limit=1)
+    if not records or records[0].dagster_run.status is not dg.DagsterRunStatus.FAILURE or not records[0].end_time:
+        return None
+    return datetime.fromtimestamp(records[0].end_time, UTC)
+
+
+def is_under_way(instance: dg.DagsterInstance, job: str) -> bool:
+    """Whether a run of the job is queued or under way."""
+    return bool(instance.get_run_ids(dg.RunsFilter(job_name=job, statuses=UNDER_WAY), limit=1))
 
 
 def last_materialization(

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 from metering_dagster.errors import SettingsError
 from metering_dagster.hours import clamp_lock
+from metering_dagster.masking import mask_text
 from metering_dagster.metering.quantities import Quantities
 
 T = TypeVar("T")
@@ -59,6 +60,10 @@ class Settings:
     """A folder or `s3://`; None: beside Dagster's storage."""
     cron: str = "0 * * * *"
     """`METERING_CRON`: when the schedules of the offsets and of the age-out tick, in UTC."""
+    events_queue_url: str | None = None
+    """`MARKETPLACE_EVENTS_QUEUE_URL`: the SQS queue that brings the marketplace's lifecycle events."""
+    events_seconds: int = 60
+    """`METERING_EVENTS_SECONDS`: how often the sensor looks into that queue."""
     running: bool = False
     """`METERING_DEFAULT_STATUS`: whether schedules and sensors run before anybody has switched them on."""
     frozen_now: datetime | None = None
@@ -101,7 +106,7 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         try:
             return parse(text)
         except ValueError as error:
-            faults.append(f"{name}={text!r}: {error}")
+            faults.append(f"{name}={mask_text(text)!r}: {error}")
             return default
 
     settings = Settings(
@@ -116,6 +121,8 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         quantities=read("METERING_QUANTITIES", _one_of(Quantities), Settings.quantities),
         ledger_uri=read("METERING_LEDGER_URI", str, None),
         cron=read("METERING_CRON", _cron, Settings.cron),
+        events_queue_url=read("MARKETPLACE_EVENTS_QUEUE_URL", _queue_url, None),
+        events_seconds=read("METERING_EVENTS_SECONDS", _seconds, Settings.events_seconds),
         running=read("METERING_DEFAULT_STATUS", _one_of(Status), Status.STOPPED) is Status.RUNNING,
         frozen_now=read("METERING_NOW", past_instant, None),
         endpoints={name: value for name, value in environment.items() if name.startswith("AWS_ENDPOINT_URL") and value},
@@ -143,6 +150,18 @@ def _whole_number(text: str) -> int:
     return int(text)
 
 
+def _seconds(text: str) -> int:
+    if (seconds := _whole_number(text)) < 1:
+        raise ValueError("must be at least 1")
+    return seconds
+
+
+def _queue_url(text: str) -> str:
+    if not re.fullmatch(r"https?://[^/\s?#]+/[0-9]+/[A-Za-z0-9_-]+(\.fifo)?", text):
+        raise ValueError("must be the URL of an SQS queue, such as https://sqs.us-east-1.amazonaws.com/ACCOUNT/NAME")
+    return text
+
+
 def _cron(text: str) -> str:
     # Its five fields; what is in them is checked by Dagster, as soon as the schedules are made.
     if not re.fullmatch(r"[0-9*,/-]+( +[0-9A-Za-z*,/-]+){4}", text):
@@ -168,6 +187,8 @@ def _frozen_clock_faults(settings: Settings) -> list[str]:
     in_use = ["AWS_ENDPOINT_URL_DYNAMODB", "AWS_ENDPOINT_URL_MARKETPLACE_METERING"]
     if (settings.ledger_uri or "").startswith("s3://"):
         in_use.append("AWS_ENDPOINT_URL_S3")
+    if settings.events_queue_url is not None:
+        in_use.append("AWS_ENDPOINT_URL_SQS")
     faults = []
     for name in in_use:
         url = settings.endpoints.get(name) or settings.endpoints.get("AWS_ENDPOINT_URL")

@@ -34,7 +34,13 @@ def test_definitions_load_with_an_empty_environment():
 
 def test_the_module_loads_where_nothing_is_set():
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "METERING_"))}
-    for name in ("USAGE_TABLE", "AGGREGATED_USAGE_TABLE", "SUBSCRIBERS_TABLE", "PRODUCT_CODE"):
+    for name in (
+        "USAGE_TABLE",
+        "AGGREGATED_USAGE_TABLE",
+        "SUBSCRIBERS_TABLE",
+        "PRODUCT_CODE",
+        "MARKETPLACE_EVENTS_QUEUE_URL",
+    ):
         environment.pop(name, None)
     loading = "import metering_dagster.definitions as d, sys; assert d.defs; print('boto3' in sys.modules)"
     loaded = subprocess.run(
@@ -154,8 +160,9 @@ def test_jobs_schedules_and_checks_by_name():
     defs = build_defs(settings=Settings())
     repository = defs.get_repository_def()
     assert {job.name for job in repository.get_all_jobs() if not job.name.startswith("__")} == {
-        "meter_hour", "refresh_report", "age_out",
+        "meter_hour", "refresh_report", "age_out", "apply_marketplace_events",
     }  # fmt: skip
+    assert {sensor.name for sensor in defs.sensors} == {"marketplace_events"}
     assert len(list(defs.schedules)) == 31
     assert {f"{key.asset_key.to_user_string()}.{key.name}" for key in defs.resolve_asset_graph().asset_check_keys} == {
         "aggregated_usage.quantity_conserved", "aggregated_usage.no_rejected_rows", "aggregated_usage.no_late_usage",

@@ -10,6 +10,7 @@ from metering_dagster.settings import Mode, Settings, is_loopback, read_settings
 
 TABLES = {"USAGE_TABLE": "usage", "AGGREGATED_USAGE_TABLE": "aggregated", "SUBSCRIBERS_TABLE": "subscribers"}
 ON_LOOPBACK = {"AWS_ENDPOINT_URL": "http://127.0.0.1:4566"}
+QUEUE = "https://sqs.us-east-1.amazonaws.com/111122223333/marketplace-events"
 FROZEN = {"METERING_NOW": "2026-01-31T10:30:00Z"}
 
 
@@ -28,6 +29,7 @@ def test_every_setting_is_read():
         **TABLES, "METERING_MODE": "dry-run", "SUBSCRIBERS_TABLE_REGION": "eu-west-1", "PRODUCT_CODE": "prod",
         "METERING_LOCK_HOURS": " 6 ", "METERING_QUANTITIES": "integer", "METERING_LEDGER_URI": "s3://b/ledger",
         "AWS_REGION": "eu-central-1", "METERING_CRON": "*/5 * * * *", "METERING_DEFAULT_STATUS": "running",
+        "MARKETPLACE_EVENTS_QUEUE_URL": QUEUE, "METERING_EVENTS_SECONDS": "5",
     })  # fmt: skip
     assert settings == Settings(
         usage_table="usage",
@@ -42,6 +44,8 @@ def test_every_setting_is_read():
         ledger_uri="s3://b/ledger",
         cron="*/5 * * * *",
         running=True,
+        events_queue_url=QUEUE,
+        events_seconds=5,
     )
 
 
@@ -55,6 +59,28 @@ def test_one_table_for_raw_rows_and_aggregates_is_refused():
 def test_malformed_schedules_are_named(name, value):
     with pytest.raises(SettingsError, match=f"{name}='{value}'"):
         read_settings({name: value})
+
+
+@pytest.mark.parametrize("url", [
+    "events", "sqs.us-east-1.amazonaws.com/111122223333/events", "https://sqs.us-east-1.amazonaws.com/events",
+    "arn:aws:sqs:us-east-1:111122223333:events", "https:///111122223333/events",
+    f"{QUEUE}?Action=x", f"{QUEUE} {QUEUE}",
+])  # fmt: skip
+def test_a_malformed_url_of_the_queue_is_named_without_its_account(url):
+    with pytest.raises(SettingsError, match=r"MARKETPLACE_EVENTS_QUEUE_URL=.*must be the URL of an SQS queue") as error:
+        read_settings({"MARKETPLACE_EVENTS_QUEUE_URL": url})
+    assert "111122223333" not in str(error.value)
+
+
+@pytest.mark.parametrize("url", [QUEUE, f"{QUEUE}.fifo", "http://127.0.0.1:4566/000000000000/events"])
+def test_a_url_of_a_queue_is_taken_as_it_is(url):
+    assert read_settings({"MARKETPLACE_EVENTS_QUEUE_URL": url}).events_queue_url == url
+
+
+@pytest.mark.parametrize("text", ["0", "-5", "1.5", "often"])
+def test_an_interval_is_a_whole_number_of_seconds(text):
+    with pytest.raises(SettingsError, match="METERING_EVENTS_SECONDS"):
+        read_settings({"METERING_EVENTS_SECONDS": text})
 
 
 @pytest.mark.parametrize(("text", "hours"), [("0", 1), ("-3", 1), ("20", 20), ("48", 20)])
@@ -116,6 +142,8 @@ def test_an_instant_that_is_none_or_naive_or_in_the_future_is_malformed(text, wo
     ({**ON_LOOPBACK, "AWS_ENDPOINT_URL_MARKETPLACE_METERING": "http://[::1"}, "AWS_ENDPOINT_URL_MARKETPLACE_METERING"),
     ({**ON_LOOPBACK, "METERING_LEDGER_URI": "s3://b/l", "AWS_ENDPOINT_URL_S3": "https://s3.example.com"},
      "AWS_ENDPOINT_URL_S3"),
+    ({"AWS_ENDPOINT_URL_DYNAMODB": "http://127.0.0.1:1", "AWS_ENDPOINT_URL_MARKETPLACE_METERING": "http://127.0.0.1:1",
+      "MARKETPLACE_EVENTS_QUEUE_URL": QUEUE}, "AWS_ENDPOINT_URL_SQS"),
 ])  # fmt: skip
 def test_a_frozen_clock_is_refused_beside_an_endpoint_that_is_not_on_loopback(endpoints, named):
     with pytest.raises(SettingsError, match=f"METERING_NOW is refused unless {named} is on loopback"):

@@ -106,6 +106,8 @@ class HurriedDeployment(Deployment):
             self.tables.subscribers.client.close()
         if "marketplace" in self.__dict__:
             self.marketplace.client.close()
+        if "clients" in self.__dict__ and "_sqs" in self.clients.__dict__:
+            self.clients.sqs().close()
 
 
 @dataclass(frozen=True)

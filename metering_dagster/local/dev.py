@@ -182,9 +182,9 @@ class _Usage:
         """The sample at the first start; later what was missed since, as far as it can be billed."""
         now = datetime.now(UTC)
         since = datetime.fromisoformat(json.loads(self._memory.read_text())["until"]) if self._memory.exists() else None
+        create_tables(self._stack)
         if since is None:
             sample = generate(now)
-            create_tables(self._stack)
             loading.configure_sandbox(self._stack, sample)
             loading.load_subscribers(self._client, SUBSCRIBERS_TABLE, sample.subscribers)
         loading.load(self._client, USAGE_TABLE, missed(self._streams, since, now))

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from metering_dagster.errors import MeteringError
 
@@ -39,6 +39,9 @@ REGION = "us-east-1"
 USAGE_TABLE = "usage"
 AGGREGATED_USAGE_TABLE = "aggregated-usage"
 SUBSCRIBERS_TABLE = "subscribers"
+EVENTS_QUEUE, DEAD_EVENTS_QUEUE = "marketplace-events", "marketplace-events-dead"
+ACCOUNT = "000000000000"
+"""The emulator's, for credentials that name none."""
 DUMMY_CREDENTIAL = "local"
 
 START_SECONDS = 60.0
@@ -79,6 +82,7 @@ class LocalStack:
             "AGGREGATED_USAGE_TABLE": AGGREGATED_USAGE_TABLE,
             "SUBSCRIBERS_TABLE": SUBSCRIBERS_TABLE,
             "SUBSCRIBERS_TABLE_REGION": self.region,
+            "MARKETPLACE_EVENTS_QUEUE_URL": self.queue_url(EVENTS_QUEUE),
             "AWS_REGION": self.region,
             "AWS_DEFAULT_REGION": self.region,
             "AWS_ENDPOINT_URL_DYNAMODB": self.dynamodb_url,
@@ -92,13 +96,25 @@ class LocalStack:
             **_without_proxy(),
         }
 
+    def queue_url(self, name: str) -> str:
+        """The URL of the queue of this name."""
+        return f"{self.dynamodb_url}/{ACCOUNT}/{name}"
+
     def dynamodb(self) -> "DynamoDBClient":
         """A client for this stack, whatever the environment says."""
+        client: DynamoDBClient = self._client("dynamodb")
+        return client
+
+    def sqs(self) -> Any:
+        """A client of SQS for this stack, whatever the environment says."""
+        return self._client("sqs")
+
+    def _client(self, service: str) -> Any:
         import boto3
         from botocore.config import Config
 
-        return boto3.client(
-            "dynamodb",
+        return boto3.client(  # type: ignore[call-overload]
+            service,
             endpoint_url=self.dynamodb_url,
             region_name=self.region,
             aws_access_key_id=DUMMY_CREDENTIAL,
@@ -130,8 +146,9 @@ def running_stack(state_dir: Path, *, persist: bool, now: datetime | None) -> It
 
 
 def create_tables(stack: LocalStack) -> None:
-    """The three tables with their indexes; a table that exists is left alone."""
+    """The three tables with their indexes, and the queue of lifecycle events; what exists is left alone."""
     from metering_dagster.dynamodb import create_table
+    from metering_dagster.local.queues import create_queue
     from metering_dagster.metering import aggregated_table, subscribers_table, usage_table
 
     client = stack.dynamodb()
@@ -145,6 +162,7 @@ def create_tables(stack: LocalStack) -> None:
         except client.exceptions.ResourceInUseException:
             continue
         client.get_waiter("table_exists").wait(TableName=name)
+    create_queue(stack, EVENTS_QUEUE, DEAD_EVENTS_QUEUE)
 
 
 @dataclass(frozen=True)

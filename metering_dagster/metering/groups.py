@@ -28,11 +28,11 @@ MAX_DIMENSION = 255
 MAX_ITEM_BYTES = 400 * 1024
 _ITEM_OVERHEAD = 1024
 """Room for what the service's answer and the time stamps add to an aggregate."""
-_LICENSE_ARN = re.compile(
+LICENSE_ARN = re.compile(
     r"arn:aws[a-zA-Z-]*:[A-Za-z0-9][A-Za-z0-9_/.-]{0,62}:[A-Za-z0-9_/.-]{0,63}:[A-Za-z0-9_/.-]{0,63}:"
     r"[A-Za-z0-9][A-Za-z0-9:_/+=,@.-]{0,1023}"
 )
-_ACCOUNT = re.compile(r"[0-9]+")
+ACCOUNT = re.compile(r"[0-9]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,11 +185,11 @@ def _buyer_fault(aggregate: Aggregate) -> Reason | None:
     if key.is_legacy:
         known = key.account or aggregate.customer_identifier
         return None if known else Reason.MISSING_LEGACY_IDENTIFIER
-    if not _LICENSE_ARN.fullmatch(key.license_arn):
+    if not LICENSE_ARN.fullmatch(key.license_arn):
         return Reason.INVALID_LICENSE_ARN
     if not key.account:
         return Reason.MISSING_CUSTOMER_AWS_ACCOUNT_ID
-    return None if _ACCOUNT.fullmatch(key.account) else Reason.INVALID_CUSTOMER_AWS_ACCOUNT_ID
+    return None if ACCOUNT.fullmatch(key.account) else Reason.INVALID_CUSTOMER_AWS_ACCOUNT_ID
 
 
 def _size_fault(aggregate: Aggregate, quantities: Quantities) -> Reason | None:

@@ -5,7 +5,7 @@ They are forked from a process that has imported everything, so that a worker ta
 
 import multiprocessing
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
@@ -76,8 +76,15 @@ class Crew:
         self.workers: list[Worker] = []
         self.environment = {name: os.environ[name] for name in os.environ if name.startswith(("AWS_", "NO_", "no_"))}
 
-    def start(self, hour: str = HOUR, *, dagster: bool = False, **changes: Any) -> Worker:
-        """A new worker on this hour."""
+    def start(
+        self,
+        hour: str = HOUR,
+        *,
+        dagster: bool = False,
+        work: Callable[[Connection, Order], None] = work,
+        **changes: Any,
+    ) -> Worker:
+        """A new worker on this hour; or at other work."""
         log = self.world.folder / f"worker-{len(self.workers)}.log"
         home = self.home if dagster else None
         order = Order(self.environment, self.world.settings, hour, log, home=home, **changes)

@@ -17,6 +17,7 @@ import pytest
 
 from metering_dagster.dynamodb import shape_faults
 from metering_dagster.local import loading, sample, stack
+from metering_dagster.local.queues import MAX_RECEIVE_COUNT
 from metering_dagster.local.sandbox.client import SandboxClient
 from metering_dagster.local.stack import LocalStack, StackError, create_tables, running_stack
 from metering_dagster.metering import aggregated_table, subscribers_table, usage_table
@@ -54,6 +55,17 @@ def put_usage(local: LocalStack, key: str) -> None:
         client.put_item(TableName=stack.USAGE_TABLE, Item=item)
 
 
+def send_event(local: LocalStack, body: str) -> None:
+    with closing(local.sqs()) as client:
+        client.send_message(QueueUrl=local.queue_url(stack.EVENTS_QUEUE), MessageBody=body)
+
+
+def received_event(local: LocalStack) -> str:
+    with closing(local.sqs()) as client:
+        (message,) = client.receive_message(QueueUrl=local.queue_url(stack.EVENTS_QUEUE))["Messages"]
+        return message["Body"]
+
+
 @pytest.mark.parametrize(
     ("name", "shape"),
     [
@@ -81,11 +93,24 @@ def test_sdk_reaches_the_stack_through_the_environment_alone(running, monkeypatc
     with closing(boto3.Session().client("dynamodb")) as client:
         assert os.environ["USAGE_TABLE"] in client.list_tables()["TableNames"]
     with closing(boto3.Session().client("sqs")) as client:
-        queue = client.create_queue(QueueName="events")["QueueUrl"]
+        queue = os.environ["MARKETPLACE_EVENTS_QUEUE_URL"]
         client.send_message(QueueUrl=queue, MessageBody="{}")
-        assert client.receive_message(QueueUrl=queue)["Messages"][0]["Body"] == "{}"
+        (message,) = client.receive_message(QueueUrl=queue)["Messages"]
+        assert message["Body"] == "{}"
+        client.delete_message(QueueUrl=queue, ReceiptHandle=message["ReceiptHandle"])
     with closing(boto3.Session().client("meteringmarketplace")) as client:
         assert client.meta.endpoint_url == running.sandbox_url
+
+
+def test_what_is_received_too_often_goes_to_the_dead_letter_queue(running):
+    with closing(running.sqs()) as client:
+        url, dead = running.queue_url(stack.EVENTS_QUEUE), running.queue_url(stack.DEAD_EVENTS_QUEUE)
+        client.send_message(QueueUrl=url, MessageBody="unreadable")
+        for _ in range(MAX_RECEIVE_COUNT):
+            (received,) = client.receive_message(QueueUrl=url, VisibilityTimeout=0)["Messages"]
+            assert received["Body"] == "unreadable"
+        assert "Messages" not in client.receive_message(QueueUrl=url)
+        assert client.receive_message(QueueUrl=dead)["Messages"][0]["Body"] == "unreadable"
 
 
 def test_sandbox_runs_on_the_clock_it_was_given(running):
@@ -120,10 +145,13 @@ def test_state_is_taken_up_again_where_asked(tmp_path):
     with running_stack(tmp_path, persist=True, now=NOW) as local:
         create_tables(local)
         put_usage(local, "kept")
+        send_event(local, "kept")
         SandboxClient(local.sandbox_url).configure(dimensions=["kept"])
     assert nothing_runs_in(tmp_path)
     with running_stack(tmp_path, persist=True, now=NOW) as local:
+        create_tables(local)
         assert usage_keys(local) == ["kept"]
+        assert received_event(local) == "kept"
         assert SandboxClient(local.sandbox_url).configure()["dimensions"] == ["kept"]
 
 

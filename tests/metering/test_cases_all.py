@@ -13,6 +13,7 @@ CASES = {
     "request_over_1_mb", "aggregate_over_400_kb", "two_products", "host_time_zone", "seller_repeats_a_put",
     "aggregate_made_by_others", "wrong_product_code", "shadow_beside_live",
     "stale_behind_a_gap", "expiry_meets_success",
+    "late_license_updated", "agreement_ended_alone", "bad_event_body", "detail_type_suffix",
 }  # fmt: skip
 MARK = re.compile(r'^@pytest\.mark\.case\("([a-z0-9_]+)"\)$', re.MULTILINE)
 

@@ -1,11 +1,8 @@
 """What cannot work fails with one message: what, where, what was left untouched, what to do. And nothing is changed."""
 
-import json
 import socket
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 from botocore.config import Config
@@ -15,6 +12,7 @@ from metering_dagster.dynamodb import TableShape, create_table
 from metering_dagster.local.sandbox import faults
 from metering_dagster.metering import aggregated_table, subscribers_table, usage_table
 from tests.items import HOUR, LICENCE, OTHER_LICENCE, a_subscriber, a_usage, an_aggregate, some_usage
+from tests.replier import Replier
 from tests.world import World
 
 SHAPES = {
@@ -23,37 +21,6 @@ SHAPES = {
     "subscribers": subscribers_table.SHAPE,
 }
 ESSENTIAL = ["usage", "aggregated"]
-
-
-class Replier:
-    """A DynamoDB that gives one answer to everything."""
-
-    def __init__(self, code: str, message: str) -> None:
-        body = json.dumps({"__type": f"com.amazonaws.dynamodb.v20120810#{code}", "message": message}).encode()
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                self.rfile.read(int(self.headers["Content-Length"]))
-                self.send_response(400)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *_: object) -> None:
-                """Nothing."""
-
-        self._server = HTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
-
-    def __enter__(self) -> "Replier":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
 
 
 @pytest.fixture
