@@ -40,6 +40,12 @@ _METERING = Config(
     retries={"mode": "standard", "total_max_attempts": 1},  # each attempt takes a slot of the quota: we send again
     max_pool_connections=_CONNECTIONS,
 )
+_ALERTS = Config(
+    connect_timeout=2,
+    read_timeout=4,
+    retries={"mode": "standard", "total_max_attempts": 2},
+)
+"""A tick has a minute for everything; what was not delivered is sent by the next one."""
 
 
 class Clients:
@@ -70,6 +76,10 @@ class Clients:
         """A client of the Metering API, in the SDK's own Region."""
         client: MarketplaceMeteringClient = self._client("meteringmarketplace", _METERING, None)
         return client
+
+    def sns(self, region: str) -> Any:
+        """A client of SNS in this Region that gives up soon."""
+        return self._client("sns", _ALERTS, region)
 
     def _client(self, service: str, config: Config, region: str | None) -> Any:
         untouched = "Nothing was read or written."

@@ -15,6 +15,7 @@ from metering_dagster.metering.deployment import Deployment
 from metering_dagster.metering.ops import run_hour, run_licences
 from metering_dagster.metering.schedules import meter_schedules
 from metering_dagster.settings import Settings, read_settings
+from metering_dagster.watch.sensors import run_failures_sensor
 
 
 def build_defs(settings: Settings | None = None, resources: Mapping[str, Any] | None = None) -> dg.Definitions:
@@ -33,6 +34,7 @@ def build_defs(settings: Settings | None = None, resources: Mapping[str, Any] | 
         assets=[*external_assets(settings), *dg.with_source_code_references([*assets, report])],
         jobs=[meter_hour, refresh_report],
         schedules=[*meter_schedules(settings, meter_hour), report_schedule(settings, refresh_report)],
+        sensors=[run_failures_sensor(settings)],
         resources={
             "metering": Deployment(settings),
             "run_hour": run_hour,
