@@ -147,6 +147,7 @@ def test_jobs_schedules_and_checks_by_name():
         "meter_hour", "refresh_report",
     }  # fmt: skip
     assert len(list(defs.schedules)) == 24
+    assert {sensor.name for sensor in defs.sensors} == {"run_failures"}
     assert {f"{key.asset_key.to_user_string()}.{key.name}" for key in defs.resolve_asset_graph().asset_check_keys} == {
         "aggregated_usage.quantity_conserved", "aggregated_usage.no_rejected_rows", "aggregated_usage.no_late_usage",
         "metered_usage.all_submitted", "metered_usage.no_conflicting_duplicates", "metered_usage.all_subscribed",

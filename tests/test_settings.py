@@ -9,6 +9,8 @@ from metering_dagster.metering.quantities import Quantities
 from metering_dagster.settings import Mode, Settings, is_loopback, read_settings
 
 TABLES = {"USAGE_TABLE": "usage", "AGGREGATED_USAGE_TABLE": "aggregated", "SUBSCRIBERS_TABLE": "subscribers"}
+TOPIC = "arn:aws:sns:eu-west-1:123412341234:alerts"
+WEBHOOK = "https://hooks.example.com/services/T0KEN"
 ON_LOOPBACK = {"AWS_ENDPOINT_URL": "http://127.0.0.1:4566"}
 FROZEN = {"METERING_NOW": "2026-01-31T10:30:00Z"}
 
@@ -28,6 +30,8 @@ def test_every_setting_is_read():
         **TABLES, "METERING_MODE": "dry-run", "SUBSCRIBERS_TABLE_REGION": "eu-west-1", "PRODUCT_CODE": "prod",
         "METERING_LOCK_HOURS": " 6 ", "METERING_QUANTITIES": "integer", "METERING_LEDGER_URI": "s3://b/ledger",
         "AWS_REGION": "eu-central-1", "METERING_CRON": "*/5 * * * *", "METERING_DEFAULT_STATUS": "running",
+        "METERING_ALERTS_TOPIC_ARN": TOPIC, "METERING_ALERTS_WEBHOOK_URL": WEBHOOK,
+        "METERING_UI_URL": "https://dagster.example.com/here/",
     })  # fmt: skip
     assert settings == Settings(
         usage_table="usage",
@@ -42,6 +46,9 @@ def test_every_setting_is_read():
         ledger_uri="s3://b/ledger",
         cron="*/5 * * * *",
         running=True,
+        alerts_topic_arn=TOPIC,
+        alerts_webhook_url=WEBHOOK,
+        ui_url="https://dagster.example.com/here",
     )
 
 
@@ -55,6 +62,34 @@ def test_one_table_for_raw_rows_and_aggregates_is_refused():
 def test_malformed_schedules_are_named(name, value):
     with pytest.raises(SettingsError, match=f"{name}='{value}'"):
         read_settings({name: value})
+
+
+@pytest.mark.parametrize(("name", "value", "words"), [
+    ("METERING_ALERTS_TOPIC_ARN", "arn:aws:sqs:eu-west-1:123412341234:alerts", "must be the ARN of an SNS topic"),
+    ("METERING_ALERTS_TOPIC_ARN", "alerts", "must be the ARN of an SNS topic"),
+    ("METERING_ALERTS_WEBHOOK_URL", "http://hooks.example.com/T0KEN", "must begin with https"),
+    ("METERING_ALERTS_WEBHOOK_URL", "ftp://hooks.example.com/T0KEN", "must be a URL that begins with https"),
+    ("METERING_ALERTS_WEBHOOK_URL", "https://me:T0KEN@hooks.example.com/", "must not carry a user"),
+    ("METERING_ALERTS_WEBHOOK_URL", "https://hooks.example.com/T0KEN /", "must be a URL without blanks"),
+    ("METERING_ALERTS_WEBHOOK_URL", "https://hooks.example.com:T0KEN/", "valid host and port"),
+    ("METERING_UI_URL", "dagster.example.com", "must be a URL that begins with https"),
+    ("METERING_UI_URL", "https://dagster.example.com/?a=b", "must be the address of the UI alone"),
+])  # fmt: skip
+def test_where_alerts_go_is_checked_and_not_repeated(name, value, words):
+    with pytest.raises(SettingsError, match=words) as refused:
+        read_settings({name: value})
+    assert "T0KEN" not in str(refused.value)
+    assert "123412341234" not in str(refused.value)
+
+
+def test_a_webhook_is_a_secret_and_not_in_what_settings_show():
+    assert "T0KEN" not in repr(read_settings({"METERING_ALERTS_WEBHOOK_URL": WEBHOOK}))
+
+
+def test_a_webhook_on_loopback_may_be_plain_http():
+    url = "http://127.0.0.1:8080/x"
+    settings = read_settings({**FROZEN, **ON_LOOPBACK, "METERING_ALERTS_WEBHOOK_URL": url})
+    assert settings.alerts_webhook_url == url
 
 
 @pytest.mark.parametrize(("text", "hours"), [("0", 1), ("-3", 1), ("20", 20), ("48", 20)])
@@ -116,6 +151,9 @@ def test_an_instant_that_is_none_or_naive_or_in_the_future_is_malformed(text, wo
     ({**ON_LOOPBACK, "AWS_ENDPOINT_URL_MARKETPLACE_METERING": "http://[::1"}, "AWS_ENDPOINT_URL_MARKETPLACE_METERING"),
     ({**ON_LOOPBACK, "METERING_LEDGER_URI": "s3://b/l", "AWS_ENDPOINT_URL_S3": "https://s3.example.com"},
      "AWS_ENDPOINT_URL_S3"),
+    ({**ON_LOOPBACK, "METERING_ALERTS_TOPIC_ARN": TOPIC, "AWS_ENDPOINT_URL_SNS": "https://sns.example.com"},
+     "AWS_ENDPOINT_URL_SNS"),
+    ({**ON_LOOPBACK, "METERING_ALERTS_WEBHOOK_URL": WEBHOOK}, "METERING_ALERTS_WEBHOOK_URL"),
 ])  # fmt: skip
 def test_a_frozen_clock_is_refused_beside_an_endpoint_that_is_not_on_loopback(endpoints, named):
     with pytest.raises(SettingsError, match=f"METERING_NOW is refused unless {named} is on loopback"):

@@ -8,15 +8,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from metering_dagster.masking import mask, mask_text
+from metering_dagster.masking import mask_text
 
 CAUSE_CHARACTERS = 6_000
 """A message of SNS holds 256 KB; what a person reads is shorter."""
 SUBJECT_CHARACTERS = 100
 """SNS takes no longer one, and ASCII only."""
 _CUT = " … (cut; the link has all of it)"
-_ARN = re.compile(r"arn:aws[a-zA-Z-]*:license-manager:[^\s\"',;)\]}]+")
-_MASKED_LICENCE = re.compile(r"(?i)licen[cs]es?\W{1,3}(\*{4}\S{0,4}?)(?=[\s,;:.)\]]|$)")
 
 
 @dataclass(frozen=True)
@@ -67,15 +65,6 @@ def as_json(alert: Alert) -> Mapping[str, str]:
 def subject_line(alert: Alert) -> str:
     """The subject as SNS takes it: printable ASCII in one line, at most 100 characters."""
     return re.sub(r"[^ -~]+", "?", mask_text(alert.subject)).strip()[:SUBJECT_CHARACTERS]
-
-
-def licence_in(cause: str) -> str | None:
-    """The licence that a cause names, masked; None where it names none. What is masked already stays as it is."""
-    arn = _ARN.search(cause)
-    if arn is not None:
-        return mask(arn[0].rstrip(".:"))
-    masked = _MASKED_LICENCE.search(cause)
-    return masked[1] if masked else None
 
 
 def _shortened(cause: str) -> str:

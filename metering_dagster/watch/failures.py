@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import dagster as dg
 
 from metering_dagster.errors import MeteringError
-from metering_dagster.operations.alerts import Alert, licence_in
+from metering_dagster.masking import licence_in
+from metering_dagster.operations.alerts import Alert
 
 if TYPE_CHECKING:
     from dagster_shared.error import SerializableErrorInfo
@@ -126,16 +127,26 @@ def cause_of(events: Sequence[dg.DagsterEvent]) -> str:
     steps = [event for event in events if event.is_step_failure and not _is_interrupted(event)]
     if steps:
         others = len(steps) - 1
-        return _of_step(steps[0]) + (f" ({others} more steps failed.)" if others else "")
-    for event in events:
-        if event.is_run_failure:
-            data = event.job_failure_data if event.event_specific_data is not None else None
-            return (data and _of_error(data.error)) or (event.message or "").strip() or _NO_CAUSE
-    return _NO_CAUSE
+        return _of_step(steps[0]) + (f" (Other steps that failed: {others}.)" if others else "")
+    ends = [event for event in events if event.is_run_failure]
+    # Who stopped a run may write down a failure of its own beside that of the interrupted worker.
+    ends.sort(key=_is_interrupted)
+    return _of_run(ends[0]) if ends else _NO_CAUSE
 
 
 def _is_interrupted(event: dg.DagsterEvent) -> bool:
-    return any(error.cls_name in _INTERRUPTED for error in _chain(event.step_failure_data.error))
+    return any(error.cls_name in _INTERRUPTED for error in _chain(_error_of(event)))
+
+
+def _error_of(event: dg.DagsterEvent) -> "SerializableErrorInfo | None":
+    if event.event_specific_data is None:
+        return None  # a run that was ended from outside
+    return event.step_failure_data.error if event.is_step_failure else event.job_failure_data.error
+
+
+def _of_run(event: dg.DagsterEvent) -> str:
+    words = "" if _is_interrupted(event) else _of_error(_error_of(event))
+    return words or (event.message or "").strip() or _NO_CAUSE
 
 
 def _of_step(event: dg.DagsterEvent) -> str:

@@ -14,7 +14,7 @@ from metering_dagster import hours
 from metering_dagster.operations.alerts import Alert
 
 OVERLAP_SECONDS = 900.0
-"""How far before the newest failure is looked again: writers' clocks differ, and one may be slow to store its events."""
+"""How far before the newest failure is looked again: writers' clocks differ, and one may be slow to store events."""
 GIVEN_UP_SECONDS = 86_400.0
 """A channel that takes nothing for a day is not told any more of what is older: the log has it."""
 MOST_WAITING = 1_000
