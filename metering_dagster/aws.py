@@ -43,6 +43,12 @@ _METERING = Config(
     retries={"mode": "standard", "total_max_attempts": 1},  # each attempt takes a slot of the quota: we send again
     max_pool_connections=_CONNECTIONS,
 )
+_ALERTS = Config(
+    connect_timeout=2,
+    read_timeout=4,
+    retries={"mode": "standard", "total_max_attempts": 2},
+)
+"""A tick has a minute for everything; what was not delivered is sent by the next one."""
 
 _QUEUE = Config(connect_timeout=2, read_timeout=5, retries={"mode": "standard", "total_max_attempts": 2})
 """Both a tick and a run use it. What is not received is received later."""
@@ -77,6 +83,10 @@ class Clients:
         """A client of the Metering API, in the SDK's own Region."""
         client: MarketplaceMeteringClient = self._client("meteringmarketplace", _METERING, None)
         return client
+
+    def sns(self, region: str) -> Any:
+        """A client of SNS in this Region that gives up soon."""
+        return self._client("sns", _ALERTS, region)
 
     def sqs(self) -> "SQSClient":
         """A client of SQS, in the Region of the queue of lifecycle events; the same one each time.

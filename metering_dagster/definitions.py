@@ -19,6 +19,7 @@ from metering_dagster.metering.deployment import Deployment
 from metering_dagster.metering.ops import run_hour, run_licences
 from metering_dagster.metering.schedules import meter_schedules
 from metering_dagster.settings import Settings, read_settings
+from metering_dagster.watch.sensors import run_failures_sensor
 
 
 def build_defs(settings: Settings | None = None, resources: Mapping[str, Any] | None = None) -> dg.Definitions:
@@ -43,7 +44,7 @@ def build_defs(settings: Settings | None = None, resources: Mapping[str, Any] | 
             report_schedule(settings, refresh_report),
             *age_out_schedules(settings, age_out),
         ],
-        sensors=[marketplace_events_sensor(settings)],
+        sensors=[marketplace_events_sensor(settings), run_failures_sensor(settings)],
         resources={
             "metering": Deployment(settings),
             "run_hour": run_hour,

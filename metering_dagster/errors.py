@@ -39,3 +39,9 @@ class UnknownShardError(MeteringError):
 
 class LeftPendingError(MeteringError):
     """The run went through, but something is still to be done; the message counts and names it."""
+
+
+class UndeliveredError(MeteringError):
+    """An alert was not taken by everybody who should hear of it; it waits, and the next tick sends it again."""
+
+    retryable = True

@@ -11,6 +11,7 @@ _SHOWN = 4
 _ARN = re.compile(r"(?:arn:aws[a-zA-Z-]*|\baws[a-zA-Z-]*:license-manager):(?:[^\s\"',;)\]}]|,(?=\w))+")
 """Also without its `arn:`, as some lifecycle events have it. A comma may be part of it."""
 _ACCOUNT = re.compile(r"(?<![0-9A-Za-z])[0-9]{12}(?![0-9A-Za-z])")
+_MASKED_LICENCE = re.compile(r"(?i)\blicen[cs]es?[ :=]{1,2}(\*{4}[^\s,;:.)\]]{0,4})")
 
 
 def mask(value: str | None) -> str:
@@ -28,3 +29,13 @@ def digest(*values: str) -> str:
 def mask_text(text: str) -> str:
     """The text with every licence ARN and twelve-digit account id in it masked; for messages of others."""
     return _ACCOUNT.sub(lambda m: mask(m[0]), _ARN.sub(lambda m: mask(m[0]), text))
+
+
+def licence_in(text: str) -> str | None:
+    """The first licence that a text names, masked; one that is masked already stays as it is. None if it names none."""
+    arns = (match[0] for match in _ARN.finditer(text))
+    arn = next((arn for arn in arns if "license" in arn), None)
+    if arn is not None:
+        return mask(arn.rstrip(".:"))
+    masked = _MASKED_LICENCE.search(text)
+    return masked[1] if masked else None

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from ipaddress import ip_address
 from typing import TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from metering_dagster.errors import SettingsError
 from metering_dagster.hours import clamp_lock
@@ -66,6 +66,12 @@ class Settings:
     """`METERING_EVENTS_SECONDS`: how often the sensor looks into that queue."""
     running: bool = False
     """`METERING_DEFAULT_STATUS`: whether schedules and sensors run before anybody has switched them on."""
+    alerts_topic_arn: str | None = None
+    """The SNS topic that hears of failures; the topic's own Region and account count."""
+    alerts_webhook_url: str | None = field(default=None, repr=False)
+    """Who hears of failures over HTTP. A secret: whoever knows it can post."""
+    ui_url: str | None = None
+    """Where people reach Dagster's UI, without a slash at its end: the base of links; None: links are paths."""
     frozen_now: datetime | None = None
     """`METERING_NOW`: the clock of a rehearsal."""
     endpoints: Mapping[str, str] = field(default_factory=dict)
@@ -99,14 +105,14 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
     """Read and check the environment; an empty value counts as not set. All that is malformed is named at once."""
     faults: list[str] = []
 
-    def read(name: str, parse: Callable[[str], T], default: T) -> T:
+    def read(name: str, parse: Callable[[str], T], default: T, show: Callable[[str], str] = _masked) -> T:
         text = environment.get(name, "").strip()
         if not text:
             return default
         try:
             return parse(text)
         except ValueError as error:
-            faults.append(f"{name}={mask_text(text)!r}: {error}")
+            faults.append(f"{name}={show(text)}: {error}")
             return default
 
     settings = Settings(
@@ -124,6 +130,9 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         events_queue_url=read("MARKETPLACE_EVENTS_QUEUE_URL", _queue_url, None),
         events_seconds=read("METERING_EVENTS_SECONDS", _seconds, Settings.events_seconds),
         running=read("METERING_DEFAULT_STATUS", _one_of(Status), Status.STOPPED) is Status.RUNNING,
+        alerts_topic_arn=read("METERING_ALERTS_TOPIC_ARN", _topic_arn, None),
+        alerts_webhook_url=read("METERING_ALERTS_WEBHOOK_URL", _webhook_url, None, lambda _: "****"),
+        ui_url=read("METERING_UI_URL", _ui_url, None),
         frozen_now=read("METERING_NOW", past_instant, None),
         endpoints={name: value for name, value in environment.items() if name.startswith("AWS_ENDPOINT_URL") and value},
     )
@@ -132,6 +141,10 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
     if faults:
         raise SettingsError(f"Malformed settings, nothing was read or written: {'; '.join(faults)}.")
     return settings
+
+
+def _masked(text: str) -> str:
+    return repr(mask_text(text))
 
 
 def _one_of(kind: type[E]) -> Callable[[str], E]:
@@ -169,6 +182,41 @@ def _cron(text: str) -> str:
     return text
 
 
+def _topic_arn(text: str) -> str:
+    if not re.fullmatch(r"arn:aws[a-zA-Z-]*:sns:[a-z0-9-]+:[0-9]{12}:[A-Za-z0-9_-]{1,256}(\.fifo)?", text):
+        raise ValueError("must be the ARN of an SNS topic, arn:aws:sns:REGION:ACCOUNT:NAME")
+    return text
+
+
+def _url(text: str) -> SplitResult:
+    """The parts of an http or https URL; none of the errors repeats it."""
+    if not re.fullmatch(r"[!-~]+", text):
+        raise ValueError("must be a URL without blanks or characters beyond ASCII")
+    try:
+        url = urlsplit(text)
+        port = url.port
+    except ValueError:
+        raise ValueError("must be a URL with a valid host and port") from None
+    if url.scheme not in ("http", "https") or not url.hostname or port == 0:
+        raise ValueError("must be a URL that begins with https:// (or http://) and a host")
+    if "@" in url.netloc:
+        raise ValueError("must not carry a user or password")
+    return url
+
+
+def _webhook_url(text: str) -> str:
+    if _url(text).scheme == "http" and not is_loopback(text):
+        raise ValueError("must begin with https://; http:// is for loopback only")
+    return text
+
+
+def _ui_url(text: str) -> str:
+    url = _url(text)
+    if url.query or url.fragment:
+        raise ValueError("must be the address of the UI alone, such as https://dagster.example.com")
+    return text.rstrip("/")
+
+
 def past_instant(text: str) -> datetime:
     """`METERING_NOW` as an instant in UTC; ValueError where it is none, names no zone, or has not come yet."""
     try:
@@ -189,11 +237,15 @@ def _frozen_clock_faults(settings: Settings) -> list[str]:
         in_use.append("AWS_ENDPOINT_URL_S3")
     if settings.events_queue_url is not None:
         in_use.append("AWS_ENDPOINT_URL_SQS")
+    if settings.alerts_topic_arn is not None:
+        in_use.append("AWS_ENDPOINT_URL_SNS")
     faults = []
     for name in in_use:
         url = settings.endpoints.get(name) or settings.endpoints.get("AWS_ENDPOINT_URL")
         if url is None or not is_loopback(url):
             faults.append(f"METERING_NOW is refused unless {name} is on loopback (it is {url or 'not set'})")
+    if settings.alerts_webhook_url is not None and not is_loopback(settings.alerts_webhook_url):
+        faults.append("METERING_NOW is refused unless METERING_ALERTS_WEBHOOK_URL is on loopback, or not set")
     return faults
 
 

@@ -162,7 +162,7 @@ def test_jobs_schedules_and_checks_by_name():
     assert {job.name for job in repository.get_all_jobs() if not job.name.startswith("__")} == {
         "meter_hour", "refresh_report", "age_out", "apply_marketplace_events",
     }  # fmt: skip
-    assert {sensor.name for sensor in defs.sensors} == {"marketplace_events"}
+    assert {sensor.name for sensor in defs.sensors} == {"marketplace_events", "run_failures"}
     assert len(list(defs.schedules)) == 31
     assert {f"{key.asset_key.to_user_string()}.{key.name}" for key in defs.resolve_asset_graph().asset_check_keys} == {
         "aggregated_usage.quantity_conserved", "aggregated_usage.no_rejected_rows", "aggregated_usage.no_late_usage",

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metering_dagster.masking import digest, mask, mask_text
+from metering_dagster.masking import digest, licence_in, mask, mask_text
 
 ACCOUNT = "210987654321"
 
@@ -55,3 +55,14 @@ def test_other_text_stays(text):
 @given(st.text(), st.text())
 def test_no_account_gets_through_between_other_words(before, after):
     assert ACCOUNT not in mask_text(f"{before} {ACCOUNT} {after}")
+
+
+@pytest.mark.parametrize(("text", "named"), [
+    ("an aggregate of licence ****cdef breaks the contract", "****cdef"),
+    ("product of licence ****: refused", "****"),
+    (f"arn:aws:sns:us-east-1:{ACCOUNT}:x refuses arn:aws:license-manager::{ACCOUNT}:license:l-0123abcd.", "****abcd"),
+    (f"account ****4321 of {ACCOUNT}", None),
+    ("which licences are deprovisioning is not known", None),
+])  # fmt: skip
+def test_the_licence_that_a_text_names(text, named):
+    assert licence_in(text) == named

@@ -9,6 +9,8 @@ from metering_dagster.metering.quantities import Quantities
 from metering_dagster.settings import Mode, Settings, is_loopback, read_settings
 
 TABLES = {"USAGE_TABLE": "usage", "AGGREGATED_USAGE_TABLE": "aggregated", "SUBSCRIBERS_TABLE": "subscribers"}
+TOPIC = "arn:aws:sns:eu-west-1:123412341234:alerts"
+WEBHOOK = "https://hooks.example.com/services/T0KEN"
 ON_LOOPBACK = {"AWS_ENDPOINT_URL": "http://127.0.0.1:4566"}
 QUEUE = "https://sqs.us-east-1.amazonaws.com/111122223333/marketplace-events"
 FROZEN = {"METERING_NOW": "2026-01-31T10:30:00Z"}
@@ -30,6 +32,8 @@ def test_every_setting_is_read():
         "METERING_LOCK_HOURS": " 6 ", "METERING_QUANTITIES": "integer", "METERING_LEDGER_URI": "s3://b/ledger",
         "AWS_REGION": "eu-central-1", "METERING_CRON": "*/5 * * * *", "METERING_DEFAULT_STATUS": "running",
         "MARKETPLACE_EVENTS_QUEUE_URL": QUEUE, "METERING_EVENTS_SECONDS": "5",
+        "METERING_ALERTS_TOPIC_ARN": TOPIC, "METERING_ALERTS_WEBHOOK_URL": WEBHOOK,
+        "METERING_UI_URL": "https://dagster.example.com/here/",
     })  # fmt: skip
     assert settings == Settings(
         usage_table="usage",
@@ -46,6 +50,9 @@ def test_every_setting_is_read():
         running=True,
         events_queue_url=QUEUE,
         events_seconds=5,
+        alerts_topic_arn=TOPIC,
+        alerts_webhook_url=WEBHOOK,
+        ui_url="https://dagster.example.com/here",
     )
 
 
@@ -81,6 +88,34 @@ def test_a_url_of_a_queue_is_taken_as_it_is(url):
 def test_an_interval_is_a_whole_number_of_seconds(text):
     with pytest.raises(SettingsError, match="METERING_EVENTS_SECONDS"):
         read_settings({"METERING_EVENTS_SECONDS": text})
+
+
+@pytest.mark.parametrize(("name", "value", "words"), [
+    ("METERING_ALERTS_TOPIC_ARN", "arn:aws:sqs:eu-west-1:123412341234:alerts", "must be the ARN of an SNS topic"),
+    ("METERING_ALERTS_TOPIC_ARN", "alerts", "must be the ARN of an SNS topic"),
+    ("METERING_ALERTS_WEBHOOK_URL", "http://hooks.example.com/T0KEN", "must begin with https"),
+    ("METERING_ALERTS_WEBHOOK_URL", "ftp://hooks.example.com/T0KEN", "must be a URL that begins with https"),
+    ("METERING_ALERTS_WEBHOOK_URL", "https://me:T0KEN@hooks.example.com/", "must not carry a user"),
+    ("METERING_ALERTS_WEBHOOK_URL", "https://hooks.example.com/T0KEN /", "must be a URL without blanks"),
+    ("METERING_ALERTS_WEBHOOK_URL", "https://hooks.example.com:T0KEN/", "valid host and port"),
+    ("METERING_UI_URL", "dagster.example.com", "must be a URL that begins with https"),
+    ("METERING_UI_URL", "https://dagster.example.com/?a=b", "must be the address of the UI alone"),
+])  # fmt: skip
+def test_where_alerts_go_is_checked_and_not_repeated(name, value, words):
+    with pytest.raises(SettingsError, match=words) as refused:
+        read_settings({name: value})
+    assert "T0KEN" not in str(refused.value)
+    assert "123412341234" not in str(refused.value)
+
+
+def test_a_webhook_is_a_secret_and_not_in_what_settings_show():
+    assert "T0KEN" not in repr(read_settings({"METERING_ALERTS_WEBHOOK_URL": WEBHOOK}))
+
+
+def test_a_webhook_on_loopback_may_be_plain_http():
+    url = "http://127.0.0.1:8080/x"
+    settings = read_settings({**FROZEN, **ON_LOOPBACK, "METERING_ALERTS_WEBHOOK_URL": url})
+    assert settings.alerts_webhook_url == url
 
 
 @pytest.mark.parametrize(("text", "hours"), [("0", 1), ("-3", 1), ("20", 20), ("48", 20)])
@@ -144,6 +179,9 @@ def test_an_instant_that_is_none_or_naive_or_in_the_future_is_malformed(text, wo
      "AWS_ENDPOINT_URL_S3"),
     ({"AWS_ENDPOINT_URL_DYNAMODB": "http://127.0.0.1:1", "AWS_ENDPOINT_URL_MARKETPLACE_METERING": "http://127.0.0.1:1",
       "MARKETPLACE_EVENTS_QUEUE_URL": QUEUE}, "AWS_ENDPOINT_URL_SQS"),
+    ({**ON_LOOPBACK, "METERING_ALERTS_TOPIC_ARN": TOPIC, "AWS_ENDPOINT_URL_SNS": "https://sns.example.com"},
+     "AWS_ENDPOINT_URL_SNS"),
+    ({**ON_LOOPBACK, "METERING_ALERTS_WEBHOOK_URL": WEBHOOK}, "METERING_ALERTS_WEBHOOK_URL"),
 ])  # fmt: skip
 def test_a_frozen_clock_is_refused_beside_an_endpoint_that_is_not_on_loopback(endpoints, named):
     with pytest.raises(SettingsError, match=f"METERING_NOW is refused unless {named} is on loopback"):

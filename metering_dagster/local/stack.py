@@ -71,7 +71,7 @@ class LocalStack:
     """A running stack: where its parts answer."""
 
     dynamodb_url: str
-    """The emulator's address: DynamoDB, SQS and S3 share it."""
+    """The emulator's address: DynamoDB, SQS, S3 and SNS share it."""
     sandbox_url: str
     region: str = REGION
 
@@ -88,6 +88,7 @@ class LocalStack:
             "AWS_ENDPOINT_URL_DYNAMODB": self.dynamodb_url,
             "AWS_ENDPOINT_URL_SQS": self.dynamodb_url,
             "AWS_ENDPOINT_URL_S3": self.dynamodb_url,
+            "AWS_ENDPOINT_URL_SNS": self.dynamodb_url,
             "AWS_ENDPOINT_URL_MARKETPLACE_METERING": self.sandbox_url,
             "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS": "false",  # "true" would send all of it to AWS itself
             "AWS_ACCESS_KEY_ID": DUMMY_CREDENTIAL,
@@ -255,7 +256,7 @@ def _emulator_environment(folder: Path, persist: bool, port: int, token: str) ->
     return {
         "BIND_HOST": HOST,
         "GATEWAY_PORT": str(port),
-        "SERVICES": "dynamodb,sqs,s3",
+        "SERVICES": "dynamodb,sqs,s3,sns",
         "SFTP_ENABLED": "0",  # these two would listen on all addresses, whatever SERVICES says
         "IOT_MTLS_ENABLED": "0",
         "MINISTACK_EDITION": token,  # its health answer repeats this: so we know that it is our child that answers

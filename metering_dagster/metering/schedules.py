@@ -1,27 +1,25 @@
 """The 23 schedules of the meter offsets, from one factory.
 
-Belongs here: names, tags, what a tick looks up. Does not: whether it asks for a run (ticks).
+Belongs here: names, tags, which hours a tick looks at. Does not: what it looks up (evidence), whether it asks for a run
+(ticks).
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import dagster as dg
 
 from metering_dagster import hours
-from metering_dagster.errors import MeteringError
-from metering_dagster.history import UNDER_WAY, last_materialization
 from metering_dagster.metering.deployment import Deployment
-from metering_dagster.metering.metadata import PENDING_AGGREGATES
-from metering_dagster.metering.ticks import LastRun, Pending, decide, hours_of_tick
+from metering_dagster.metering.evidence import HourEvidence
+from metering_dagster.metering.ticks import decide, hours_of_tick
 from metering_dagster.settings import Settings
 
 if TYPE_CHECKING:
     from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
-METERED, AGGREGATED = dg.AssetKey("metered_usage"), dg.AssetKey("aggregated_usage")
 FIRST_HOUR = datetime(2026, 1, 1, tzinfo=UTC)
 _PROBE_SECONDS = 30.0
 """For all that one tick looks up in the tables; Dagster ends a tick after 60."""
@@ -55,7 +53,7 @@ def _schedule(offset: int, settings: Settings, job: "UnresolvedAssetJobDefinitio
             if hour < FIRST_HOUR:
                 reasons.append(f"{bucket} lies before the first partition.")
                 continue
-            decision = decide(hour, now, settings.lock_hours, _Evidence(context.instance, metering, bucket, until))
+            decision = decide(hour, now, settings.lock_hours, HourEvidence(context.instance, metering, bucket, until))
             reasons.append(decision.reason)
             if decision.run:
                 back = str(hours.offset_of(hour, now))
@@ -66,45 +64,3 @@ def _schedule(offset: int, settings: Settings, job: "UnresolvedAssetJobDefinitio
         return asked or dg.SkipReason(" ".join(reasons))
 
     return tick
-
-
-class _Evidence:
-    """What a tick can look up about one hour: Dagster's own record, and the tables."""
-
-    def __init__(self, instance: dg.DagsterInstance, deployment: Deployment, bucket: str, until: float) -> None:
-        """`until`, by `time.monotonic()`: what cannot be told by then asks for the run."""
-        self.instance, self.deployment, self.bucket, self.until = instance, deployment, bucket, until
-
-    def is_running(self) -> bool:
-        filters = dg.RunsFilter(tags={"dagster/partition": self.bucket}, statuses=UNDER_WAY)
-        return bool(self.instance.get_run_ids(filters, limit=1))
-
-    def last_run(self) -> LastRun | None:
-        found = last_materialization(self.instance, METERED, self.bucket)
-        if found is None:
-            return None
-        ended, shown = found
-        if str(shown["mode"].value if "mode" in shown else "") != self.deployment.mode.value:
-            return None  # a run of another mode has closed nothing for this one
-        return LastRun(ended, self._waiting_rows(), _number(shown, PENDING_AGGREGATES))
-
-    def _waiting_rows(self) -> int:
-        """The rows that the last run itself held, or left waiting at zero; whatever else is pending came later."""
-        found = last_materialization(self.instance, AGGREGATED, self.bucket)
-        return _number(found[1], "held_rows") + _number(found[1], "zero_rows") if found else 0
-
-    def pending(self, expected: LastRun | None) -> Pending:
-        try:
-            probe = self.deployment.probe
-            most_rows = 1 + (expected.pending_rows if expected else 0)
-            most_aggregates = 1 + (expected.pending_aggregates if expected else 0)
-            rows = probe.rows.count(self.bucket, most_rows, self.until)
-            aggregates = probe.aggregates.count(self.bucket, most_aggregates, self.until)
-        except MeteringError as error:
-            return Pending(0, 0, str(error))
-        return Pending(rows, aggregates)
-
-
-def _number(shown: Mapping[str, dg.MetadataValue], name: str) -> int:
-    found = shown.get(name)
-    return int(str(found.value)) if found else 0

@@ -20,6 +20,8 @@ class LastRun:
     ended: datetime
     pending_rows: int
     pending_aggregates: int
+    zero_rows: int = 0
+    """Of the rows: those of groups that summed to 0."""
 
 
 class Evidence(Protocol):
@@ -63,9 +65,7 @@ def decide(hour: datetime, now: datetime, lock_hours: int, evidence: Evidence) -
         return Decision(False, f"{bucket} can no longer be billed; the age-out ends what is left of it.")
     if evidence.is_running():
         return Decision(False, f"A run of {bucket} is queued or under way.")
-    last = evidence.last_run()
-    if last is not None and hours.is_locked(hour, last.ended, lock_hours):
-        last = None  # run by hand before the hour was over: it closed nothing
+    last = closing_run(hour, lock_hours, evidence)
     pending = evidence.pending(last)
     if pending.failure:
         return Decision(True, f"Whether anything is pending in {bucket} could not be looked up: {pending.failure}")
@@ -76,6 +76,12 @@ def decide(hour: datetime, now: datetime, lock_hours: int, evidence: Evidence) -
     if _is_first_call(hour, now, lock_hours) or offset >= ASKED_FOR_IN_ANY_CASE:
         return Decision(True, f"Nothing is pending in {bucket}, and no run has closed it yet.")
     return Decision(False, f"Nothing is pending in {bucket}.")
+
+
+def closing_run(hour: datetime, lock_hours: int, evidence: Evidence) -> LastRun | None:
+    """The last run that went through after the lock; one by hand before the hour was over closed nothing."""
+    last = evidence.last_run()
+    return None if last is None or hours.is_locked(hour, last.ended, lock_hours) else last
 
 
 def _with_work(hour: datetime, now: datetime, last: LastRun | None, pending: Pending) -> Decision:
