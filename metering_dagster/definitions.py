@@ -5,6 +5,7 @@
 
 import os
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
 import dagster as dg
@@ -17,22 +18,28 @@ from metering_dagster.licenses.event_sensor import marketplace_events_sensor
 from metering_dagster.metering.assets import external_assets, hourly_assets, meter_hour_job, mode_of
 from metering_dagster.metering.deployment import Deployment
 from metering_dagster.metering.ops import run_hour, run_licences
+from metering_dagster.metering.partitions import FIRST_HOUR, daily, hourly
 from metering_dagster.metering.schedules import meter_schedules
 from metering_dagster.settings import Settings, read_settings
 from metering_dagster.watch.sensors import run_failures_sensor
 
 
-def build_defs(settings: Settings | None = None, resources: Mapping[str, Any] | None = None) -> dg.Definitions:
-    """The definitions for these settings (default: the environment), with these resources in the place of ours.
+def build_defs(
+    settings: Settings | None = None,
+    resources: Mapping[str, Any] | None = None,
+    first_hour: datetime = FIRST_HOUR,
+) -> dg.Definitions:
+    """The definitions for these settings (default: the environment), with these resources in the place of ours and with
+    partitions that begin with this hour.
 
     An empty environment loads: what is missing is told by the run that needs it. Raises `SettingsError` for a malformed
     setting.
     """
     if settings is None:
         settings = read_settings(os.environ)
-    assets = hourly_assets(settings)
+    assets = hourly_assets(settings, hourly(first_hour))
     meter_hour = meter_hour_job(assets)
-    report = metering_report(mode_of(settings))
+    report = metering_report(mode_of(settings), daily(first_hour))
     refresh_report = refresh_report_job(report)
     expired = expired_usage(settings)
     age_out = age_out_job(expired)
@@ -40,7 +47,7 @@ def build_defs(settings: Settings | None = None, resources: Mapping[str, Any] | 
         assets=[*external_assets(settings), *dg.with_source_code_references([*assets, report, expired])],
         jobs=[meter_hour, refresh_report, age_out, apply_marketplace_events],
         schedules=[
-            *meter_schedules(settings, meter_hour),
+            *meter_schedules(settings, meter_hour, first_hour),
             report_schedule(settings, refresh_report),
             *age_out_schedules(settings, age_out),
         ],

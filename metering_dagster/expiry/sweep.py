@@ -113,7 +113,8 @@ class _Visit:
     @property
     def closed(self) -> str:
         """Why nothing more can be billed here, as a reason."""
-        return f"Still pending when its hour could no longer be billed, at {hours.closes_at(self.hour, self.hour):%Y-%m-%dT%H:%MZ}"
+        closed = hours.closes_at(self.hour, self.hour)
+        return f"Still pending when its hour could no longer be billed, at {closed:%Y-%m-%dT%H:%MZ}"
 
     def tell(self, entry: Entry) -> None:
         self.told(self.bucket, entry)

@@ -16,6 +16,7 @@ from metering_dagster.errors import MeteringError
 from metering_dagster.history import last_materialization
 from metering_dagster.masking import mask_text
 from metering_dagster.metering.deployment import Deployment
+from metering_dagster.metering.partitions import daily
 from metering_dagster.metering.quantities import number_text
 from metering_dagster.settings import Settings
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from metering_dagster.ledger.files import Ledger
     from metering_dagster.ledger.report import Line
 
-DAYS = dg.DailyPartitionsDefinition(start_date="2026-01-01", fmt="%Y-%m-%d", timezone="UTC", end_offset=1)
 REPORT = dg.AssetKey("metering_report")
 REPORT_CRON = "50 * * * *"
 YESTERDAY_UNTIL_HOUR = 6
@@ -37,13 +37,13 @@ _DIGEST = "ledger_digest"
 _SHOWN_ROWS = 200
 
 
-def metering_report(mode: str) -> dg.AssetsDefinition:
+def metering_report(mode: str, days: dg.DailyPartitionsDefinition | None = None) -> dg.AssetsDefinition:
     """The report's asset; `mode` shows on it as on every asset."""
 
     @dg.asset(
         key=REPORT,
         group_name="metering",
-        partitions_def=DAYS,
+        partitions_def=days or daily(),
         deps=[
             dg.AssetDep(
                 "metered_usage",
@@ -115,7 +115,6 @@ def refresh_report_job(report: dg.AssetsDefinition) -> "UnresolvedAssetJobDefini
     return dg.define_asset_job(
         "refresh_report",
         selection=dg.AssetSelection.assets(report.key),
-        partitions_def=DAYS,
         tags={"metering/lane": "regular"},
         description="Draw the report of one day from the ledger.",
     )

@@ -16,15 +16,12 @@ from metering_dagster.metering.ops import (
     record_submissions,
     submit_batches,
 )
+from metering_dagster.metering.partitions import hourly
 from metering_dagster.settings import Settings
 
 if TYPE_CHECKING:
     from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
-HOURS = dg.HourlyPartitionsDefinition(
-    start_date="2026-01-01T00", fmt="%Y-%m-%dT%H", timezone="UTC", end_offset=1
-)  # fmt: skip
-"""One partition for each hour bucket. `end_offset=1`: the current hour exists, for a last flush."""
 GROUP = "metering"
 OWNERS = ["team:metering"]
 MODE_TAG = "metering/mode"
@@ -69,9 +66,11 @@ def external_assets(settings: Settings) -> list[dg.AssetSpec]:
     ]
 
 
-def hourly_assets(settings: Settings) -> list[dg.AssetsDefinition]:
+def hourly_assets(
+    settings: Settings, partitions: dg.HourlyPartitionsDefinition | None = None
+) -> list[dg.AssetsDefinition]:
     """`pending_usage` → `aggregated_usage` → `metered_usage`; each says in which mode it runs."""
-    mode = mode_of(settings)
+    mode, partitions = mode_of(settings), partitions or hourly()
 
     def about(text: str) -> str:
         return f"{text}\n\n**Mode: {mode}** (`METERING_MODE`)."
@@ -80,7 +79,7 @@ def hourly_assets(settings: Settings) -> list[dg.AssetsDefinition]:
 
     @dg.graph_asset(
         group_name=GROUP,
-        partitions_def=HOURS,
+        partitions_def=partitions,
         ins={"raw_usage": dg.AssetIn(dagster_type=dg.Nothing)},
         kinds={"dynamodb", mode},
         owners=OWNERS,
@@ -96,7 +95,7 @@ def hourly_assets(settings: Settings) -> list[dg.AssetsDefinition]:
 
     @dg.graph_asset(
         group_name=GROUP,
-        partitions_def=HOURS,
+        partitions_def=partitions,
         ins={
             "pending_usage": dg.AssetIn(dagster_type=dg.Nothing),
             "raw_usage": dg.AssetIn(dagster_type=dg.Nothing),
@@ -104,7 +103,7 @@ def hourly_assets(settings: Settings) -> list[dg.AssetsDefinition]:
         kinds={"dynamodb", mode},
         owners=OWNERS,
         tags=tags,
-        check_specs=checks.specs("aggregated_usage", checks.AGGREGATED, HOURS),
+        check_specs=checks.specs("aggregated_usage", checks.AGGREGATED, partitions),
         metadata=_table(columns.AGGREGATED_USAGE, settings.aggregated_usage_table),
         description=about(
             "One record for each licence, account and dimension of the hour: the exact sum of its raw rows, committed "
@@ -116,7 +115,7 @@ def hourly_assets(settings: Settings) -> list[dg.AssetsDefinition]:
 
     @dg.graph_asset(
         group_name=GROUP,
-        partitions_def=HOURS,
+        partitions_def=partitions,
         ins={
             "aggregated_usage": dg.AssetIn(dagster_type=dg.Nothing),
             "subscribers": dg.AssetIn(dagster_type=dg.Nothing),
@@ -124,7 +123,7 @@ def hourly_assets(settings: Settings) -> list[dg.AssetsDefinition]:
         kinds={"aws", mode},
         owners=OWNERS,
         tags=tags,
-        check_specs=checks.specs("metered_usage", checks.METERED, HOURS),
+        check_specs=checks.specs("metered_usage", checks.METERED, partitions),
         metadata=_table(columns.AGGREGATED_USAGE, settings.aggregated_usage_table),
         description=about(
             "The hour as AWS Marketplace billed it: every pending aggregate, ours or the seller's own, sent through "
@@ -148,7 +147,6 @@ def meter_hour_job(assets: Sequence[dg.AssetsDefinition]) -> "UnresolvedAssetJob
     return dg.define_asset_job(
         "meter_hour",
         selection=dg.AssetSelection.assets(*(asset.key for asset in assets)),
-        partitions_def=HOURS,
         tags={"metering/lane": "regular"},
         description="Meter one hour: find what is pending, fold and commit it, submit it to AWS Marketplace.",
     )

@@ -14,23 +14,31 @@ import dagster as dg
 from metering_dagster import hours
 from metering_dagster.metering.deployment import Deployment
 from metering_dagster.metering.evidence import HourEvidence
+from metering_dagster.metering.partitions import FIRST_HOUR
 from metering_dagster.metering.ticks import decide, hours_of_tick
 from metering_dagster.settings import Settings
 
 if TYPE_CHECKING:
     from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
-FIRST_HOUR = datetime(2026, 1, 1, tzinfo=UTC)
 _PROBE_SECONDS = 30.0
 """For all that one tick looks up in the tables; Dagster ends a tick after 60."""
 
 
-def meter_schedules(settings: Settings, job: "UnresolvedAssetJobDefinition") -> list[dg.ScheduleDefinition]:
-    """`meter_offset_01` to `meter_offset_23`: together they look after every hour that can be billed."""
-    return [_schedule(offset, settings, job) for offset in range(hours.FIRST_OFFSET, hours.LAST_OFFSET + 1)]
+def meter_schedules(
+    settings: Settings, job: "UnresolvedAssetJobDefinition", first_hour: datetime = FIRST_HOUR
+) -> list[dg.ScheduleDefinition]:
+    """`meter_offset_01` to `meter_offset_23`: together they look after every hour that can be billed.
+
+    `first_hour` is that of the first partition.
+    """
+    offsets = range(hours.FIRST_OFFSET, hours.LAST_OFFSET + 1)
+    return [_schedule(offset, settings, job, first_hour) for offset in offsets]
 
 
-def _schedule(offset: int, settings: Settings, job: "UnresolvedAssetJobDefinition") -> dg.ScheduleDefinition:
+def _schedule(
+    offset: int, settings: Settings, job: "UnresolvedAssetJobDefinition", first_hour: datetime
+) -> dg.ScheduleDefinition:
     @dg.schedule(
         name=f"meter_offset_{offset:02d}",
         job=job,
@@ -50,7 +58,7 @@ def _schedule(offset: int, settings: Settings, job: "UnresolvedAssetJobDefinitio
         until = time.monotonic() + _PROBE_SECONDS
         for hour in hours_of_tick(offset, now):
             bucket = hours.bucket(hour)
-            if hour < FIRST_HOUR:
+            if hour < first_hour:
                 reasons.append(f"{bucket} lies before the first partition.")
                 continue
             decision = decide(hour, now, settings.lock_hours, HourEvidence(context.instance, metering, bucket, until))

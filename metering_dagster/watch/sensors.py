@@ -14,7 +14,7 @@ from metering_dagster import hours
 from metering_dagster.errors import MeteringError, SettingsError, UndeliveredError, UnreachableError
 from metering_dagster.metering.deployment import Deployment
 from metering_dagster.metering.evidence import HourEvidence
-from metering_dagster.metering.schedules import FIRST_HOUR
+from metering_dagster.metering.partitions import FIRST_HOUR
 from metering_dagster.operations.alerts import Alert
 from metering_dagster.operations.delivery import Channel, LogChannel, SnsChannel, WebhookChannel
 from metering_dagster.settings import Settings

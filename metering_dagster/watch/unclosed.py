@@ -57,13 +57,7 @@ def _is_due(hour: datetime, now: datetime, lock_hours: int) -> bool:
     if not hours.is_billable(hour, now) or hours.is_locked(hour, now, lock_hours):
         return False
     opened = hours.opens_at(hour, lock_hours)
-    return now >= max(closes_at(hour, now) - REPORTED_BEFORE, opened + OPENED_FOR)
-
-
-def closes_at(hour: datetime, now: datetime) -> datetime:
-    """When a billable hour stops being billable; one that the month's grace has brought back, once 30 h lie behind."""
-    first = hours.closes_at(hour)
-    return first if now < first else hours.floor_hour(hour) + (hours.GRACE_LAST_OFFSET + 1) * hours.HOUR
+    return now >= max(hours.closes_at(hour, now) - REPORTED_BEFORE, opened + OPENED_FOR)
 
 
 def look(hour: datetime, now: datetime, lock_hours: int, evidence: Evidence) -> Unclosed | str | None:
@@ -72,7 +66,7 @@ def look(hour: datetime, now: datetime, lock_hours: int, evidence: Evidence) -> 
     Closed: a run went through after the lock, and nothing is pending. Rows that sum to zero, as that run left them,
     wait for nothing but the last call, and there is nothing in them to lose.
     """
-    last, closes = ticks.closing_run(hour, lock_hours, evidence), closes_at(hour, now)
+    last, closes = ticks.closing_run(hour, lock_hours, evidence), hours.closes_at(hour, now)
     pending = evidence.count(MOST_ROWS, MOST_AGGREGATES)
     if pending.failure:
         return pending.failure

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from metering_dagster import hours
-from metering_dagster.metering.schedules import FIRST_HOUR
+from metering_dagster.metering.partitions import FIRST_HOUR
 from metering_dagster.metering.ticks import LastRun, Pending
 from metering_dagster.watch.unclosed import Unclosed, alert_of, due, look
 
