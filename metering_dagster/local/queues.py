@@ -15,7 +15,7 @@ MAX_RECEIVE_COUNT = 5
 """A message that was received so often without being deleted is moved to the dead-letter queue."""
 
 
-def create_queue(stack: LocalStack, name: str, dead: str, **attributes: str) -> None:
+def create_queue(stack: "LocalStack", name: str, dead: str, **attributes: str) -> None:
     """A queue, and the one to which it moves what is received too often; those that exist are left alone."""
     with closing(stack.sqs()) as client:
         # The emulator knows a queue of an earlier start, on another port, by its name alone.
