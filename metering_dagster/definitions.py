@@ -10,6 +10,9 @@ from typing import Any
 import dagster as dg
 
 from metering_dagster.ledger.assets import metering_report, refresh_report_job, report_schedule
+from metering_dagster.licenses.finalize_job import finalize_deprovisioned
+from metering_dagster.licenses.flush_job import flush_deprovisioning
+from metering_dagster.licenses.flush_sensors import licence_sensors
 from metering_dagster.metering.assets import external_assets, hourly_assets, meter_hour_job, mode_of
 from metering_dagster.metering.deployment import Deployment
 from metering_dagster.metering.ops import run_hour, run_licences
@@ -31,8 +34,9 @@ def build_defs(settings: Settings | None = None, resources: Mapping[str, Any] | 
     refresh_report = refresh_report_job(report)
     return dg.Definitions(
         assets=[*external_assets(settings), *dg.with_source_code_references([*assets, report])],
-        jobs=[meter_hour, refresh_report],
+        jobs=[meter_hour, refresh_report, flush_deprovisioning, finalize_deprovisioned],
         schedules=[*meter_schedules(settings, meter_hour), report_schedule(settings, refresh_report)],
+        sensors=licence_sensors(settings, flush_deprovisioning, finalize_deprovisioned),
         resources={
             "metering": Deployment(settings),
             "run_hour": run_hour,

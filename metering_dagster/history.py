@@ -1,4 +1,4 @@
-"""What Dagster remembers of a partition.
+"""What Dagster remembers of partitions and runs.
 
 Belongs here: looking up what an earlier run reported. Does not: what it means.
 """
@@ -7,6 +7,19 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 
 import dagster as dg
+
+UNDER_WAY = [
+    dg.DagsterRunStatus.QUEUED,
+    dg.DagsterRunStatus.NOT_STARTED,
+    dg.DagsterRunStatus.STARTING,
+    dg.DagsterRunStatus.STARTED,
+    dg.DagsterRunStatus.CANCELING,
+]
+
+
+def is_job_under_way(instance: dg.DagsterInstance, job: str) -> bool:
+    """Whether a run of the job is queued or under way."""
+    return bool(instance.get_run_ids(dg.RunsFilter(job_name=job, statuses=UNDER_WAY), limit=1))
 
 
 def last_materialization(

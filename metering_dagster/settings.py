@@ -59,6 +59,10 @@ class Settings:
     """A folder or `s3://`; None: beside Dagster's storage."""
     cron: str = "0 * * * *"
     """`METERING_CRON`: when the schedules of the offsets tick, in UTC."""
+    flush_seconds: int = 300
+    """`METERING_FLUSH_SECONDS`: how often it is looked whether deprovisioning licences have usage to be flushed."""
+    finalize_seconds: int = 900
+    """`METERING_FINALIZE_SECONDS`: how often it is looked whether a flush window is over."""
     running: bool = False
     """`METERING_DEFAULT_STATUS`: whether schedules and sensors run before anybody has switched them on."""
     frozen_now: datetime | None = None
@@ -116,6 +120,8 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         quantities=read("METERING_QUANTITIES", _one_of(Quantities), Settings.quantities),
         ledger_uri=read("METERING_LEDGER_URI", str, None),
         cron=read("METERING_CRON", _cron, Settings.cron),
+        flush_seconds=read("METERING_FLUSH_SECONDS", _seconds, Settings.flush_seconds),
+        finalize_seconds=read("METERING_FINALIZE_SECONDS", _seconds, Settings.finalize_seconds),
         running=read("METERING_DEFAULT_STATUS", _one_of(Status), Status.STOPPED) is Status.RUNNING,
         frozen_now=read("METERING_NOW", past_instant, None),
         endpoints={name: value for name, value in environment.items() if name.startswith("AWS_ENDPOINT_URL") and value},
@@ -141,6 +147,13 @@ def _whole_number(text: str) -> int:
     if not re.fullmatch(r"[+-]?[0-9]+", text):
         raise ValueError("must be a whole number")
     return int(text)
+
+
+def _seconds(text: str) -> int:
+    seconds = _whole_number(text)
+    if not 1 <= seconds <= 3600:
+        raise ValueError("must be 1 to 3600 seconds")  # a flush window is an hour long
+    return seconds
 
 
 def _cron(text: str) -> str:

@@ -26,7 +26,7 @@ from metering_dagster.dynamodb import create_table, pages
 from metering_dagster.local.sandbox import BilledRecord, Call, Sandbox
 from metering_dagster.local.stack import LocalStack
 from metering_dagster.metering import aggregated_table, subscribers_table, usage_table
-from metering_dagster.metering.aggregation import Aggregation, Tell, aggregate, ignore
+from metering_dagster.metering.aggregation import Aggregation, Tell, aggregate
 from metering_dagster.metering.deployment import Deployment
 from metering_dagster.metering.discovery import Discovery, discover
 from metering_dagster.metering.guard import refuse_open_hour
@@ -93,9 +93,9 @@ class HurriedDeployment(Deployment):
         aggregated, pace = self.tables.aggregated, self.pace
         return Quota(aggregated.client, aggregated.name, self.marketplace.region, clock=pace.time, sleep=pace.sleep)
 
-    def submitter(self, tell: Tell = ignore) -> Submitter:
+    def submitter(self, tell: Tell | None = None, *, urgent: bool = False) -> Submitter:
         """A submission without pauses between its attempts."""
-        usual = super().submitter(tell)
+        usual = super().submitter(tell, urgent=urgent)
         usual.pause = lambda attempt: 0.0
         return usual
 
@@ -231,7 +231,7 @@ class World:
         start, deployment = hours.parse_bucket(hour), self.deployment
         refuse_open_hour(start, self.settings.now(), self.settings.lock_hours)
         assert hours.is_billable(start, self.settings.now())
-        part, unknown = deployment.slice_of(start, None)
+        part, unknown = deployment.slice_of(start)
         assert unknown is None
         found = discover(deployment.tables, part)
         folded = aggregate(deployment.tables, part)

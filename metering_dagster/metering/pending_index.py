@@ -4,7 +4,7 @@ Belongs here: finding what is pending for an hour by Query (an item is in it whi
 Does not: what the items are. The index is eventually consistent: read the base table before deciding anything.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from metering_dagster import dynamodb
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 NAME = "metering_pending"
 HASH_KEY, RANGE_KEY = "meteringPending", "licenseArn"
+_AT_ONCE = 100
+"""Items a page where the first will do: a licence mostly has one buyer."""
 
 
 class PendingIndex:
@@ -41,6 +43,17 @@ class PendingIndex:
                 if most is not None and found >= most:
                     return most
         return found
+
+    def holds(self, bucket: str, license_arn: str, wanted: Callable[[Item], bool]) -> bool:
+        """Whether an item of this hour and licence is wanted, by its keys: read no further than to the first."""
+        keys = f"{self.shape.hash_key}, {self.shape.range_key}"
+        request = self._request(bucket, license_arn) | {"ProjectionExpression": keys, "Limit": _AT_ONCE}
+        with Explained(self.client, self.table, self.shape):
+            for answer in dynamodb.answers(self.client.query, **request):
+                self._check(answer["Items"])
+                if any(wanted(item) for item in answer["Items"]):
+                    return True
+        return False
 
     def _check(self, items: Sequence[Item]) -> None:
         """An index always carries its table's keys: where ours are missing, it is a table of another kind."""

@@ -22,7 +22,7 @@ from metering_dagster.metering.quantities import (
     read_allocations,
 )
 from metering_dagster.metering.reasons import Reason, RecordStatus
-from metering_dagster.metering.rows import GroupKey, parse_sort_key
+from metering_dagster.metering.rows import GroupKey, account_of, parse_sort_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,11 @@ class StoredAggregate:
     customer_identifier: object = None
     pending: str | None = None
     status: str | None = None
+
+    @property
+    def buyer(self) -> tuple[str, str]:
+        """Licence and account, as its key says: the attributes may be missing."""
+        return self.license_arn, account_of(self.sort_key)
 
 
 @dataclass(frozen=True, slots=True)

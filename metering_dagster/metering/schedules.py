@@ -11,7 +11,7 @@ import dagster as dg
 
 from metering_dagster import hours
 from metering_dagster.errors import MeteringError
-from metering_dagster.history import last_materialization
+from metering_dagster.history import UNDER_WAY, last_materialization
 from metering_dagster.metering.deployment import Deployment
 from metering_dagster.metering.metadata import PENDING_AGGREGATES
 from metering_dagster.metering.ticks import LastRun, Pending, decide, hours_of_tick
@@ -22,13 +22,6 @@ if TYPE_CHECKING:
 
 METERED, AGGREGATED = dg.AssetKey("metered_usage"), dg.AssetKey("aggregated_usage")
 FIRST_HOUR = datetime(2026, 1, 1, tzinfo=UTC)
-_UNDER_WAY = [
-    dg.DagsterRunStatus.QUEUED,
-    dg.DagsterRunStatus.NOT_STARTED,
-    dg.DagsterRunStatus.STARTING,
-    dg.DagsterRunStatus.STARTED,
-    dg.DagsterRunStatus.CANCELING,
-]
 
 
 def meter_schedules(settings: Settings, job: "UnresolvedAssetJobDefinition") -> list[dg.ScheduleDefinition]:
@@ -78,7 +71,7 @@ class _Evidence:
         self.instance, self.deployment, self.bucket = instance, deployment, bucket
 
     def is_running(self) -> bool:
-        filters = dg.RunsFilter(tags={"dagster/partition": self.bucket}, statuses=_UNDER_WAY)
+        filters = dg.RunsFilter(tags={"dagster/partition": self.bucket}, statuses=UNDER_WAY)
         return bool(self.instance.get_run_ids(filters, limit=1))
 
     def last_run(self) -> LastRun | None:

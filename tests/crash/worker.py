@@ -152,7 +152,7 @@ def _hook(deployment: Deployment, teller: Teller) -> None:
 
 def _visit(deployment: Deployment, order: Order) -> None:
     """The use cases of the hour."""
-    part, _ = deployment.slice_of(hours.parse_bucket(order.hour), None)
+    part, _ = deployment.slice_of(hours.parse_bucket(order.hour))
     discovery.discover(deployment.tables, part)
     aggregation.aggregate(deployment.tables, part)
     deployment.submitter().submit(part)
@@ -168,6 +168,6 @@ def _run(deployment: Deployment, order: Order) -> None:
 
 def _submit(deployment: Deployment, order: Order) -> None:
     """The submission alone."""
-    part, _ = deployment.slice_of(hours.parse_bucket(order.hour), None)
+    part, _ = deployment.slice_of(hours.parse_bucket(order.hour))
     report = deployment.submitter().submit(part)
     assert not report.left, report.left
