@@ -144,9 +144,12 @@ def test_jobs_schedules_and_checks_by_name():
     defs = build_defs(settings=Settings())
     repository = defs.get_repository_def()
     assert {job.name for job in repository.get_all_jobs() if not job.name.startswith("__")} == {
-        "meter_hour", "refresh_report",
+        "meter_hour", "refresh_report", "flush_deprovisioning", "finalize_deprovisioned",
     }  # fmt: skip
     assert len(list(defs.schedules)) == 24
+    assert {sensor.name: sensor.minimum_interval_seconds for sensor in defs.sensors} == {
+        "deprovisioning_flush": 300, "deprovisioned_finalizer": 900,
+    }  # fmt: skip
     assert {f"{key.asset_key.to_user_string()}.{key.name}" for key in defs.resolve_asset_graph().asset_check_keys} == {
         "aggregated_usage.quantity_conserved", "aggregated_usage.no_rejected_rows", "aggregated_usage.no_late_usage",
         "metered_usage.all_submitted", "metered_usage.no_conflicting_duplicates", "metered_usage.all_subscribed",

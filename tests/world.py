@@ -206,8 +206,10 @@ class World:
         key: Any = {name: item.values[name] for name in (shape.hash_key, shape.range_key)}
         self.client.delete_item(TableName=self.names[item.table], Key=key)
 
-    def meanwhile(self, action: Callable[[], object], operation: str = "TransactWriteItems", at: int = 1) -> None:
-        """Do this once, just before the pipeline's so-many-th request of this kind leaves."""
+    def meanwhile(
+        self, action: Callable[[], object], operation: str = "TransactWriteItems", at: int = 1, table: str = "usage"
+    ) -> None:
+        """Do this once, just before the pipeline's so-many-th request of this kind leaves by this table's client."""
         count = 0
 
         def hook(**_: Any) -> None:
@@ -216,7 +218,8 @@ class World:
             if count == at:
                 action()
 
-        self.deployment.tables.usage.client.meta.events.register(f"before-call.dynamodb.{operation}", hook)
+        client = getattr(self.deployment.tables, table).client
+        client.meta.events.register(f"before-call.dynamodb.{operation}", hook)
 
     def with_pages_of(self, limit: int) -> None:
         """Let every Query of the pipeline return so few items a page."""
@@ -399,10 +402,13 @@ def _values(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _value(value: Any) -> Any:
-    """A table, of what and how much, as a mapping; how much of it was in this run is another matter."""
+    """A table, of what and how much, as a mapping (what of it was in this run is another matter); of more, as it is."""
     if not isinstance(value, dg.TableMetadataValue):
         return value.value
-    (amount,) = {name for record in value.records for name in record.data} & {"rows", "records", "quantity"}
+    amounts = {name for record in value.records for name in record.data} & {"rows", "records", "quantity"}
+    if len(amounts) != 1:
+        return [dict(record.data) for record in value.records]
+    (amount,) = amounts
     beside = {amount, "in this run"}
     return {next(v for n, v in r.data.items() if n not in beside): r.data[amount] for r in value.records}
 

@@ -12,6 +12,7 @@ CASES = {
     "key_and_attributes_disagree", "previous_month", "many_pages", "same_hour_twice_at_once", "allocations",
     "request_over_1_mb", "aggregate_over_400_kb", "two_products", "host_time_zone", "seller_repeats_a_put",
     "aggregate_made_by_others", "wrong_product_code", "shadow_beside_live",
+    "deprovision_in_time", "finaliser_race",
 }  # fmt: skip
 MARK = re.compile(r'^@pytest\.mark\.case\("([a-z0-9_]+)"\)$', re.MULTILINE)
 
