@@ -28,6 +28,7 @@ def test_every_setting_is_read():
         **TABLES, "METERING_MODE": "dry-run", "SUBSCRIBERS_TABLE_REGION": "eu-west-1", "PRODUCT_CODE": "prod",
         "METERING_LOCK_HOURS": " 6 ", "METERING_QUANTITIES": "integer", "METERING_LEDGER_URI": "s3://b/ledger",
         "AWS_REGION": "eu-central-1", "METERING_CRON": "*/5 * * * *", "METERING_DEFAULT_STATUS": "running",
+        "METERING_FLUSH_SECONDS": "5", "METERING_FINALIZE_SECONDS": "7",
     })  # fmt: skip
     assert settings == Settings(
         usage_table="usage",
@@ -41,6 +42,8 @@ def test_every_setting_is_read():
         quantities=Quantities.INTEGER,
         ledger_uri="s3://b/ledger",
         cron="*/5 * * * *",
+        flush_seconds=5,
+        finalize_seconds=7,
         running=True,
     )
 
@@ -51,7 +54,10 @@ def test_one_table_for_raw_rows_and_aggregates_is_refused():
         settings.require()
 
 
-@pytest.mark.parametrize(("name", "value"), [("METERING_CRON", "hourly"), ("METERING_DEFAULT_STATUS", "on")])
+@pytest.mark.parametrize(("name", "value"), [
+    ("METERING_CRON", "hourly"), ("METERING_DEFAULT_STATUS", "on"), ("METERING_FLUSH_SECONDS", "0"),
+    ("METERING_FINALIZE_SECONDS", "3601"),
+])  # fmt: skip
 def test_malformed_schedules_are_named(name, value):
     with pytest.raises(SettingsError, match=f"{name}='{value}'"):
         read_settings({name: value})

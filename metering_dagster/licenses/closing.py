@@ -19,7 +19,7 @@ from metering_dagster.licenses.closing_rules import OpenWindow, is_over
 from metering_dagster.licenses.closing_store import ClosingStore
 from metering_dagster.metering.batches import Buyer
 from metering_dagster.metering.quantities import EXACT, number_fault
-from metering_dagster.metering.rows import account_of
+from metering_dagster.metering.rows import account_of, group_of
 from metering_dagster.metering.tables import Tables
 from metering_dagster.metering.usage_table import IndexedRow
 
@@ -34,7 +34,7 @@ class Loss:
     buyer: Buyer
     bucket: str
     rows: int = 0
-    """Raw rows that are not aggregated yet."""
+    """Raw rows of groups that are not aggregated yet."""
     records: int = 0
     """Aggregates that are not sent yet."""
     quantity: Decimal = Decimal(0)
@@ -88,11 +88,11 @@ def close_windows(store: ClosingStore, tables: Tables, tell: TellLosses) -> Clos
 def losses_of(tables: Tables, buyer: Buyer, now: datetime) -> list[Loss]:
     """What is pending of a buyer in the hours that could be billed, the current one included, oldest first.
 
-    What is pending in older hours is lost already, and the age-out tells of it.
+    What is pending in older hours is lost already, and the age-out tells of it. Of zeros nothing is lost.
     """
     back = (hours.hour_at_offset(now, offset) for offset in range(hours.GRACE_LAST_OFFSET, -1, -1))
     losses = (_loss(tables, buyer, hours.bucket(hour)) for hour in back if hours.is_billable(hour, now))
-    return [loss for loss in losses if loss.rows or loss.records]
+    return [loss for loss in losses if loss.quantity or loss.unreadable]
 
 
 def _loss(tables: Tables, buyer: Buyer, bucket: str) -> Loss:
@@ -100,8 +100,11 @@ def _loss(tables: Tables, buyer: Buyer, bucket: str) -> Loss:
     arn, account = buyer
     theirs = (row for row in tables.usage.pending_rows(bucket, arn) if account_of(row.sort_key) == account)
     for chunk in _chunks(theirs, _ROWS_AT_ONCE):
+        groups = {key for row in chunk if (key := group_of(arn, row.sort_key)) is not None}
+        # What is pending of a committed group is in its aggregate, or late, which the hour's own run tells.
+        committed = tables.aggregated.committed(sorted(groups))
         for row in tables.usage.rows(chunk):
-            if row.pending == bucket:
+            if row.pending == bucket and group_of(arn, row.sort_key) not in committed:
                 loss.rows += 1
                 loss.add(row.quantity, tables)
     for stored in tables.aggregated.pending(bucket, arn):

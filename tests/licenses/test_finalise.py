@@ -140,6 +140,12 @@ def test_what_is_lost_is_told_by_masked_licence_and_hour_in_a_failed_check(world
     )
 
 
+def test_zeros_and_rows_that_an_aggregate_counts_already_are_no_loss(world):
+    world.put(a_deprovisioning(OVER), a_usage(0, "0", hour="2026-11-28T11"))
+    world.put(an_aggregate("6"), *some_usage("2", "4"))
+    assert world.finalise().shown["result"]["lost_quantity"] == 6
+
+
 def test_the_loss_is_in_the_log_before_anything_is_written(world):
     world.put(a_deprovisioning(OVER), a_usage(0, "1"))
     told = []

@@ -1,9 +1,11 @@
 """The sensors of the flush window ask for a run where there is something to do, and say why where there is not."""
 
 import threading
+from pathlib import Path
 
 import dagster as dg
 import pytest
+import yaml
 
 from metering_dagster.definitions import build_defs
 from metering_dagster.errors import SettingsError
@@ -148,3 +150,10 @@ def test_a_flush_that_was_asked_for_leaves_nothing_to_ask_for(world, instance):
     world.flush(instance=instance)
     assert LICENCE in world.secrets
     assert tick(world, instance, FLUSH) == "Licences deprovisioning: 1. Nothing of them is pending that may go now."
+
+
+def test_the_other_lanes_together_leave_three_places_in_the_queue():
+    runs = yaml.safe_load((Path(__file__).parents[2] / "dagster.yaml").read_text())["concurrency"]["runs"]
+    limits = [limit for limit in runs["tag_concurrency_limits"] if limit["key"] != "dagster/partition"]
+    assert sum(limit["limit"] for limit in limits) + 3 <= runs["max_concurrent_runs"]
+    assert "deprovision" not in [limit.get("value") for limit in limits]
