@@ -74,9 +74,9 @@ class Clients:
         client: DynamoDBClient = self._client("dynamodb", _TABLES, region)
         return client
 
-    def probe(self) -> "DynamoDBClient":
-        """A client of DynamoDB that gives up soon."""
-        client: DynamoDBClient = self._client("dynamodb", _PROBE, None)
+    def probe(self, region: str | None = None) -> "DynamoDBClient":
+        """A client of DynamoDB that gives up soon, in the SDK's own Region or the one named."""
+        client: DynamoDBClient = self._client("dynamodb", _PROBE, region)
         return client
 
     def metering(self) -> "MarketplaceMeteringClient":

@@ -15,6 +15,9 @@ from metering_dagster.expiry.schedules import age_out_schedules
 from metering_dagster.ledger.assets import metering_report, refresh_report_job, report_schedule
 from metering_dagster.licenses.event_job import apply_marketplace_events
 from metering_dagster.licenses.event_sensor import marketplace_events_sensor
+from metering_dagster.licenses.finalize_job import finalize_deprovisioned
+from metering_dagster.licenses.flush_job import flush_deprovisioning
+from metering_dagster.licenses.flush_sensors import licence_sensors
 from metering_dagster.metering.assets import external_assets, hourly_assets, meter_hour_job, mode_of
 from metering_dagster.metering.deployment import Deployment
 from metering_dagster.metering.ops import run_hour, run_licences
@@ -45,13 +48,24 @@ def build_defs(
     age_out = age_out_job(expired)
     return dg.Definitions(
         assets=[*external_assets(settings), *dg.with_source_code_references([*assets, report, expired])],
-        jobs=[meter_hour, refresh_report, age_out, apply_marketplace_events],
+        jobs=[
+            meter_hour,
+            refresh_report,
+            age_out,
+            apply_marketplace_events,
+            flush_deprovisioning,
+            finalize_deprovisioned,
+        ],
         schedules=[
             *meter_schedules(settings, meter_hour, first_hour),
             report_schedule(settings, refresh_report),
             *age_out_schedules(settings, age_out),
         ],
-        sensors=[marketplace_events_sensor(settings), run_failures_sensor(settings)],
+        sensors=[
+            marketplace_events_sensor(settings),
+            *licence_sensors(settings, flush_deprovisioning, finalize_deprovisioned),
+            run_failures_sensor(settings),
+        ],
         resources={
             "metering": Deployment(settings),
             "run_hour": run_hour,

@@ -64,6 +64,10 @@ class Settings:
     """`MARKETPLACE_EVENTS_QUEUE_URL`: the SQS queue that brings the marketplace's lifecycle events."""
     events_seconds: int = 60
     """`METERING_EVENTS_SECONDS`: how often the sensor looks into that queue."""
+    flush_seconds: int = 300
+    """`METERING_FLUSH_SECONDS`: how often it is looked whether deprovisioning licences have usage to be flushed."""
+    finalize_seconds: int = 900
+    """`METERING_FINALIZE_SECONDS`: how often it is looked whether a flush window is over."""
     running: bool = False
     """`METERING_DEFAULT_STATUS`: whether schedules and sensors run before anybody has switched them on."""
     alerts_topic_arn: str | None = None
@@ -129,6 +133,8 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         cron=read("METERING_CRON", _cron, Settings.cron),
         events_queue_url=read("MARKETPLACE_EVENTS_QUEUE_URL", _queue_url, None),
         events_seconds=read("METERING_EVENTS_SECONDS", _seconds, Settings.events_seconds),
+        flush_seconds=read("METERING_FLUSH_SECONDS", _seconds, Settings.flush_seconds),
+        finalize_seconds=read("METERING_FINALIZE_SECONDS", _seconds, Settings.finalize_seconds),
         running=read("METERING_DEFAULT_STATUS", _one_of(Status), Status.STOPPED) is Status.RUNNING,
         alerts_topic_arn=read("METERING_ALERTS_TOPIC_ARN", _topic_arn, None),
         alerts_webhook_url=read("METERING_ALERTS_WEBHOOK_URL", _webhook_url, None, lambda _: "****"),
@@ -164,8 +170,9 @@ def _whole_number(text: str) -> int:
 
 
 def _seconds(text: str) -> int:
-    if (seconds := _whole_number(text)) < 1:
-        raise ValueError("must be at least 1")
+    seconds = _whole_number(text)
+    if not 1 <= seconds <= 3600:
+        raise ValueError("must be 1 to 3600 seconds")  # a flush window is an hour long
     return seconds
 
 

@@ -128,6 +128,18 @@ def a_subscriber(licence: str = LICENCE, account: str = ACCOUNT, **attributes: s
     return Item("subscribers", _typed(values))
 
 
+def a_deprovisioning(
+    expiry: str | None, licence: str = LICENCE, account: str = ACCOUNT, **attributes: str | Typed | None
+) -> Item:
+    """A subscriber whose flush window is open, until `expiry`."""
+    marks: dict[str, str | Typed | None] = {
+        "subscriptionStatus": "deprovisioning",
+        "deprovisioningPendingFlag": "1",
+        "deprovisioningExpiry": expiry,
+    }
+    return a_subscriber(licence, account, **(marks | attributes))
+
+
 def an_allocation(quantity: str, **tags: str) -> dict[str, Any]:
     """A part of a quantity in the API's own shape; without tags, the untagged bucket."""
     entry: dict[str, Any] = {"AllocatedUsageQuantityAsDecimal": quantity}

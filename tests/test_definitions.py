@@ -160,9 +160,12 @@ def test_jobs_schedules_and_checks_by_name():
     defs = build_defs(settings=Settings())
     repository = defs.get_repository_def()
     assert {job.name for job in repository.get_all_jobs() if not job.name.startswith("__")} == {
-        "meter_hour", "refresh_report", "age_out", "apply_marketplace_events",
+        "meter_hour", "refresh_report", "age_out", "apply_marketplace_events", "flush_deprovisioning",
+        "finalize_deprovisioned",
     }  # fmt: skip
-    assert {sensor.name for sensor in defs.sensors} == {"marketplace_events", "run_failures"}
+    assert {sensor.name: sensor.minimum_interval_seconds for sensor in defs.sensors} == {
+        "marketplace_events": 60, "deprovisioning_flush": 300, "deprovisioned_finalizer": 900, "run_failures": 60,
+    }  # fmt: skip
     assert len(list(defs.schedules)) == 31
     assert {f"{key.asset_key.to_user_string()}.{key.name}" for key in defs.resolve_asset_graph().asset_check_keys} == {
         "aggregated_usage.quantity_conserved", "aggregated_usage.no_rejected_rows", "aggregated_usage.no_late_usage",

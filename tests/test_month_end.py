@@ -93,9 +93,7 @@ class Month:
         shown = {"mode": "live", PENDING_ROWS: rows, PENDING_AGGREGATES: 0}
         waiting = {"held_rows": done.aggregation.held_rows, "zero_rows": done.aggregation.zero_rows}
         for asset, metadata in (("aggregated_usage", waiting), ("metered_usage", shown)):
-            self.instance.report_runless_asset_event(
-                dg.AssetMaterialization(asset, partition=key, metadata=metadata)
-            )
+            self.instance.report_runless_asset_event(dg.AssetMaterialization(asset, partition=key, metadata=metadata))
 
     def states(self, hour: datetime) -> Counter[str]:
         """How the raw rows of this hour stand."""

@@ -34,6 +34,7 @@ def test_every_setting_is_read():
         "MARKETPLACE_EVENTS_QUEUE_URL": QUEUE, "METERING_EVENTS_SECONDS": "5",
         "METERING_ALERTS_TOPIC_ARN": TOPIC, "METERING_ALERTS_WEBHOOK_URL": WEBHOOK,
         "METERING_UI_URL": "https://dagster.example.com/here/",
+        "METERING_FLUSH_SECONDS": "5", "METERING_FINALIZE_SECONDS": "7",
     })  # fmt: skip
     assert settings == Settings(
         usage_table="usage",
@@ -47,6 +48,8 @@ def test_every_setting_is_read():
         quantities=Quantities.INTEGER,
         ledger_uri="s3://b/ledger",
         cron="*/5 * * * *",
+        flush_seconds=5,
+        finalize_seconds=7,
         running=True,
         events_queue_url=QUEUE,
         events_seconds=5,
@@ -62,7 +65,10 @@ def test_one_table_for_raw_rows_and_aggregates_is_refused():
         settings.require()
 
 
-@pytest.mark.parametrize(("name", "value"), [("METERING_CRON", "hourly"), ("METERING_DEFAULT_STATUS", "on")])
+@pytest.mark.parametrize(("name", "value"), [
+    ("METERING_CRON", "hourly"), ("METERING_DEFAULT_STATUS", "on"), ("METERING_FLUSH_SECONDS", "0"),
+    ("METERING_FINALIZE_SECONDS", "3601"),
+])  # fmt: skip
 def test_malformed_schedules_are_named(name, value):
     with pytest.raises(SettingsError, match=f"{name}='{value}'"):
         read_settings({name: value})

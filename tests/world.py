@@ -8,7 +8,7 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import dagster as dg
+from dagster._core.execution.plan.objects import StepFailureData
 from dagster._serdes import serialize_value
 
 from metering_dagster import hours
@@ -26,7 +27,7 @@ from metering_dagster.dynamodb import create_table, pages
 from metering_dagster.local.sandbox import BilledRecord, Call, Sandbox
 from metering_dagster.local.stack import LocalStack
 from metering_dagster.metering import aggregated_table, subscribers_table, usage_table
-from metering_dagster.metering.aggregation import Aggregation, Tell, aggregate, ignore
+from metering_dagster.metering.aggregation import Aggregation, Tell, aggregate
 from metering_dagster.metering.deployment import Deployment
 from metering_dagster.metering.discovery import Discovery, discover
 from metering_dagster.metering.guard import refuse_open_hour
@@ -93,9 +94,9 @@ class HurriedDeployment(Deployment):
         aggregated, pace = self.tables.aggregated, self.pace
         return Quota(aggregated.client, aggregated.name, self.marketplace.region, clock=pace.time, sleep=pace.sleep)
 
-    def submitter(self, tell: Tell = ignore) -> Submitter:
+    def submitter(self, tell: Tell | None = None, *, urgent: bool = False) -> Submitter:
         """A submission without pauses between its attempts."""
-        usual = super().submitter(tell)
+        usual = super().submitter(tell, urgent=urgent)
         usual.pause = lambda attempt: 0.0
         return usual
 
@@ -121,21 +122,34 @@ class Visit:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one run of `meter_hour`."""
+    """What became of one run."""
 
     success: bool
     message: str
-    """The run's failure in its own words; empty if it succeeded."""
+    """The run's first failure in its own words; empty if it succeeded."""
+    messages: tuple[str, ...]
+    """All of them."""
     allows_retries: bool
+    """Whether the error says so; of a run that goes on after its failures nobody knows."""
     failed_with: Mapping[str, Any]
     """The metadata of the failure."""
     metadata: Mapping[str, Mapping[str, Any]]
     """Of each asset that was materialised, by its name."""
+    observed: Mapping[str, Mapping[str, Any]]
+    """Of each hour that was observed and not materialised, by its bucket."""
+    shown: Mapping[str, Mapping[str, Any]]
+    """Of each output that a step handed on, by its name; the last of those that share one."""
     tags: Mapping[str, str]
     checks: Mapping[str, dg.AssetCheckEvaluation]
     """The answers of the checks of this run's partition, by name."""
-    elsewhere: Mapping[str, dg.AssetCheckEvaluation]
-    """What it answered for other partitions."""
+    evaluations: tuple[dg.AssetCheckEvaluation, ...]
+    """All answers of checks, in order."""
+
+    @property
+    def elsewhere(self) -> Mapping[str, dg.AssetCheckEvaluation]:
+        """What it answered for other partitions than its own."""
+        return {e.check_name: e for e in self.evaluations if e.partition != self.tags.get("dagster/partition")}
+
     said: str
     """The whole event log, the run with its tags, and what its steps handed on, as it is all stored."""
 
@@ -200,8 +214,10 @@ class World:
         key: Any = {name: item.values[name] for name in (shape.hash_key, shape.range_key)}
         self.client.delete_item(TableName=self.names[item.table], Key=key)
 
-    def meanwhile(self, action: Callable[[], object], operation: str = "TransactWriteItems", at: int = 1) -> None:
-        """Do this once, just before the pipeline's so-many-th request of this kind leaves."""
+    def meanwhile(
+        self, action: Callable[[], object], operation: str = "TransactWriteItems", at: int = 1, table: str = "usage"
+    ) -> None:
+        """Do this once, just before the pipeline's so-many-th request of this kind leaves by this table's client."""
         count = 0
 
         def hook(**_: Any) -> None:
@@ -210,7 +226,8 @@ class World:
             if count == at:
                 action()
 
-        self.deployment.tables.usage.client.meta.events.register(f"before-call.dynamodb.{operation}", hook)
+        client = getattr(self.deployment.tables, table).client
+        client.meta.events.register(f"before-call.dynamodb.{operation}", hook)
 
     def with_pages_of(self, limit: int) -> None:
         """Let every Query of the pipeline return so few items a page."""
@@ -235,7 +252,7 @@ class World:
         start, deployment = hours.parse_bucket(hour), self.deployment
         refuse_open_hour(start, self.settings.now(), self.settings.lock_hours)
         assert hours.is_billable(start, self.settings.now())
-        part, unknown = deployment.slice_of(start, None)
+        part, unknown = deployment.slice_of(start)
         assert unknown is None
         found = discover(deployment.tables, part)
         folded = aggregate(deployment.tables, part)
@@ -260,45 +277,51 @@ class World:
             "aggregated_usage": {"ops": {"aggregate_groups": config}},
             "metered_usage": {"ops": {"plan_submissions": config}},
         }
-        run_config = {"ops": ops, "loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
-        with ExitStack() as stack, dg.partition_loading_context(effective_dt=today):
+        outcome = self._run("meter_hour", instance, {"ops": ops}, today=today, stops_at_once=True, partition_key=hour)
+        assert {evaluation.partition for evaluation in outcome.checks.values()} <= {hour}
+        return outcome
+
+    def flush(self, instance: dg.DagsterInstance | None = None) -> Outcome:
+        """Flush what deprovisioning licences used, by the job `flush_deprovisioning`."""
+        return self._run("flush_deprovisioning", instance)
+
+    def finalise(self, instance: dg.DagsterInstance | None = None) -> Outcome:
+        """Close the flush windows that are over, by the job `finalize_deprovisioned`."""
+        return self._run("finalize_deprovisioned", instance)
+
+    def _run(
+        self,
+        name: str,
+        instance: dg.DagsterInstance | None,
+        run_config: Mapping[str, Any] | None = None,
+        *,
+        today: datetime | None = None,
+        stops_at_once: bool = False,
+        **run: Any,
+    ) -> Outcome:
+        """One run of a job, to the end of all its steps unless it stops at the first failure.
+
+        No secret is anywhere in what is stored of it.
+        """
+        config = {**(run_config or {}), "loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
+        with ExitStack() as stack, dg.partition_loading_context(effective_dt=today or self.clock.now):
             instance = instance or stack.enter_context(dg.DagsterInstance.ephemeral())
-            job = build_defs(settings=self.settings, resources={"metering": self.deployment}).resolve_job_def(
-                "meter_hour"
-            )
+            job = build_defs(settings=self.settings, resources={"metering": self.deployment}).resolve_job_def(name)
             failure: Exception | None = None
             try:
-                job.execute_in_process(run_config=run_config, partition_key=hour, instance=instance)
+                job.execute_in_process(run_config=config, instance=instance, raise_on_error=stops_at_once, **run)
             except Exception as error:  # noqa: BLE001  # whatever it is, it is the run's outcome
                 failure = error
-            run = instance.get_runs(limit=1)[0]
-            log = instance.all_logs(run.run_id)
+            run_of_it = instance.get_runs(limit=1)[0]
+            log = instance.all_logs(run_of_it.run_id)
             kept = [file for file in Path(instance.storage_directory()).rglob("*") if file.is_file()]
             said = "\n".join([
-                serialize_value(run),
+                serialize_value(run_of_it),
                 *(serialize_value(entry) for entry in log),
                 *(file.read_bytes().decode("latin-1") for file in kept),
             ])  # fmt: skip
-        shown, checks, elsewhere = {}, {}, {}
-        for entry in log:
-            if entry.dagster_event and entry.dagster_event.event_type is dg.DagsterEventType.ASSET_CHECK_EVALUATION:
-                evaluation = entry.dagster_event.asset_check_evaluation_data
-                (checks if evaluation.partition == hour else elsewhere)[evaluation.check_name] = evaluation
-            if entry.dagster_event and entry.dagster_event.is_step_materialization:
-                materialization = entry.dagster_event.step_materialization_data.materialization
-                shown[materialization.asset_key.path[-1]] = _values(materialization.metadata)
         assert not [secret for secret in self.secrets if secret in said]
-        return Outcome(
-            success=failure is None,
-            message=_words(failure),
-            allows_retries=failure.allow_retries if isinstance(failure, dg.Failure) else failure is not None,
-            failed_with=_values(failure.metadata) if isinstance(failure, dg.Failure) else {},
-            metadata=shown,
-            tags=run.tags,
-            checks=checks,
-            elsewhere=elsewhere,
-            said=said,
-        )
+        return _outcome(run_of_it, failure, [entry.dagster_event for entry in log if entry.dagster_event], said)
 
     # What became of it.
 
@@ -387,18 +410,59 @@ def _values(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _value(value: Any) -> Any:
-    """A table, of what and how much, as a mapping; how much of it was in this run is another matter."""
+    """A table, of what and how much, as a mapping (what of it was in this run is another matter); of more, as it is."""
     if not isinstance(value, dg.TableMetadataValue):
         return value.value
-    (amount,) = {name for record in value.records for name in record.data} & {"rows", "records", "quantity"}
+    amounts = {name for record in value.records for name in record.data} & {"rows", "records", "quantity"}
+    if len(amounts) != 1:
+        return [dict(record.data) for record in value.records]
+    (amount,) = amounts
     beside = {amount, "in this run"}
     return {next(v for n, v in r.data.items() if n not in beside): r.data[amount] for r in value.records}
 
 
-def _words(failure: Exception | None) -> str:
-    if failure is None:
-        return ""
-    return failure.description or "" if isinstance(failure, dg.Failure) else f"{type(failure).__name__}: {failure}"
+def _outcome(run: dg.DagsterRun, failure: Exception | None, events: Sequence[dg.DagsterEvent], said: str) -> Outcome:
+    failures = [event.step_failure_data for event in events if event.event_type is dg.DagsterEventType.STEP_FAILURE]
+    own = failures[0].user_failure_data if failures else None
+    materialized = [
+        event.step_materialization_data.materialization for event in events if event.is_step_materialization
+    ]
+    observed = [
+        event.asset_observation_data.asset_observation
+        for event in events
+        if event.event_type is dg.DagsterEventType.ASSET_OBSERVATION
+    ]
+    checks = [
+        event.asset_check_evaluation_data
+        for event in events
+        if event.event_type is dg.DagsterEventType.ASSET_CHECK_EVALUATION
+    ]
+    own_partition = run.tags.get("dagster/partition")
+    outputs = [event.step_output_data for event in events if event.event_type is dg.DagsterEventType.STEP_OUTPUT]
+    return Outcome(
+        success=run.is_success,
+        message=_words(failures[0]) if failures else "",
+        messages=tuple(_words(failure) for failure in failures),
+        allows_retries=failure.allow_retries if isinstance(failure, dg.Failure) else failure is not None,
+        failed_with=_values(own.metadata) if own else {},
+        metadata={each.asset_key.path[-1]: _values(each.metadata) for each in materialized},
+        observed={str(each.partition): _values(each.metadata) for each in observed},
+        shown={each.output_name: _values(each.metadata) for each in outputs},
+        tags=run.tags,
+        checks={each.check_name: each for each in checks if each.partition == own_partition},
+        evaluations=tuple(checks),
+        said=said,
+    )
+
+
+def _words(failure: StepFailureData) -> str:
+    """The failure's own words, or the error that it was."""
+    if failure.user_failure_data is not None:
+        return failure.user_failure_data.description or ""
+    error = failure.error
+    while error is not None and error.cause is not None:
+        error = error.cause
+    return error.message.strip() if error else ""
 
 
 __all__ = ["ACCOUNT", "DIMENSION", "HOUR", "LAST_CALL", "LICENCE", "NOW", "Outcome", "Visit", "World"]

@@ -1,5 +1,5 @@
-"""The lifecycle of licences, from the marketplace's events to the subscribers table.
+"""The life of a licence: the marketplace's events, the flush of what it used last, its end.
 
-Belongs here: what each event does to a subscriber's row, the queue that brings the events, who writes the rows.
-Does not: the usage of a licence (metering), which reads the same table and writes nothing to it.
+Belongs here: what each event does to a subscriber's row, the queue that brings the events, flush windows and their
+closing. Does not: how an hour is metered (metering), which imports nothing from here.
 """

@@ -154,10 +154,13 @@ class AggregatedTable:
         if error is not None:
             raise error
 
-    def await_visible(self, keys: Collection[GroupKey], bucket: str) -> list[GroupKey]:
+    def await_visible(
+        self, keys: Collection[GroupKey], bucket: str, licences: Sequence[str | None] = (None,)
+    ) -> list[GroupKey]:
         """Wait until the sparse index shows these committed groups; those it does not show in time, though pending.
 
-        The index follows the table after some milliseconds, seldom seconds. Whoever submits next asks the index.
+        The index follows the table after some milliseconds, seldom seconds. Whoever submits next asks the index, for
+        everything or for these licences.
         """
         hidden = {(key.license_arn, key.prefix): key for key in keys}
         for attempt in range(_VISIBLE_ATTEMPTS):
@@ -165,9 +168,10 @@ class AggregatedTable:
                 break
             if attempt:
                 time.sleep(dynamodb.pause(attempt))
-            for page in self._index.pages(bucket, None, f"{_HASH}, {_RANGE}"):
-                for item in page:
-                    hidden.pop((item[_HASH]["S"], item[_RANGE]["S"]), None)
+            for licence in licences:
+                for page in self._index.pages(bucket, licence, f"{_HASH}, {_RANGE}"):
+                    for item in page:
+                        hidden.pop((item[_HASH]["S"], item[_RANGE]["S"]), None)
             if hidden and attempt:
                 # What is not pending any more, another run has sent.
                 still = self._still_pending([_key(key) for key in hidden.values()], bucket)

@@ -116,7 +116,8 @@ def aggregate(tables: Tables, part: Slice, tell: Tell = ignore) -> Aggregation:
                 waiting = _handle(tables, part, visits, report, first=attempt == 0)
             report.unsettled += [name_of(key) for key in waiting]
     if report.latest:
-        report.hidden = [name_of(key) for key in tables.aggregated.await_visible(report.latest, part.bucket)]
+        hidden = tables.aggregated.await_visible(report.latest, part.bucket, part.licences)
+        report.hidden = [name_of(key) for key in hidden]
     return report
 
 

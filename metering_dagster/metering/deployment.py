@@ -5,26 +5,28 @@ everything again, and the UI needs none of it.
 """
 
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from math import inf
 from typing import TYPE_CHECKING
 
-from metering_dagster.errors import CallerError, TableError, UnreachableError
+from metering_dagster.errors import CallerError, MeteringError, TableError, UnreachableError
 from metering_dagster.ledger.files import Ledger, default_uri
-from metering_dagster.metering.batches import Buyer
 from metering_dagster.metering.tables import Slice, Tables
+from metering_dagster.metering.windows import Whose, Windows, buyers_of
 from metering_dagster.settings import Mode, Settings
 
 if TYPE_CHECKING:
+    from mypy_boto3_dynamodb import DynamoDBClient
+
     from metering_dagster.aws import Clients
     from metering_dagster.metering.aggregation import Tell
     from metering_dagster.metering.marketplace import Marketplace
     from metering_dagster.metering.pending_index import PendingIndex
     from metering_dagster.metering.quota import Quota
     from metering_dagster.metering.submission import Submitter
+    from metering_dagster.metering.subscribers_table import SubscribersTable
 
 
 _WINDOWS_HOLD_SECONDS = 10.0
@@ -33,10 +35,11 @@ _WINDOWS_HOLD_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class Probe:
-    """The sparse indexes of the two tables in which something may be pending."""
+    """The sparse indexes of the two tables in which something may be pending, and who is deprovisioning."""
 
     rows: "PendingIndex"
     aggregates: "PendingIndex"
+    subscribers: "SubscribersTable"
 
 
 class Deployment:
@@ -44,8 +47,9 @@ class Deployment:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self._windows: tuple[float, Mapping[Buyer, datetime | None] | None, str | None] = (-inf, None, None)
+        self._windows: tuple[float, Windows | None, MeteringError | None] = (-inf, None, None)
         """When the open flush windows were asked for, which they are, and why that is not known, if it is not."""
+        self._urgent = False
 
     @property
     def mode(self) -> Mode:
@@ -85,13 +89,24 @@ class Deployment:
     @cached_property
     def probe(self) -> "Probe":
         """What a tick looks at, with short time-outs."""
+        region = self.settings.subscribers_table_region
+        return self._probe(self.clients.probe(), self.clients.probe(region))
+
+    @cached_property
+    def indexes(self) -> "Probe":
+        """The same for a run, which has more time."""
+        return self._probe(self.tables.usage.client, self.tables.subscribers.client)
+
+    def _probe(self, client: "DynamoDBClient", elsewhere: "DynamoDBClient") -> "Probe":
         from metering_dagster.metering import aggregated_table, usage_table
         from metering_dagster.metering.pending_index import PendingIndex
+        from metering_dagster.metering.subscribers_table import SubscribersTable
 
-        client, settings = self.clients.probe(), self.settings.require()
+        settings = self.settings.require()
         return Probe(
             rows=PendingIndex(client, str(settings.usage_table), usage_table.SHAPE),
             aggregates=PendingIndex(client, str(settings.aggregated_usage_table), aggregated_table.SHAPE),
+            subscribers=SubscribersTable(elsewhere, str(settings.subscribers_table)),
         )
 
     @cached_property
@@ -111,13 +126,18 @@ class Deployment:
         return Quota(aggregated.client, aggregated.name, self.marketplace.region)
 
     def _await_slot(self) -> None:
-        self.quota.wait()
+        self.quota.wait(urgent=self._urgent)
 
-    def submitter(self, tell: "Tell | None" = None) -> "Submitter":
-        """One visit's submission; in dry-run mode it calls nothing. `tell` hears of every record that ended."""
+    def submitter(self, tell: "Tell | None" = None, *, urgent: bool = False) -> "Submitter":
+        """One visit's submission; in dry-run mode it calls nothing. `tell` hears of every record that ended.
+
+        `urgent`: its calls go before those of others. It holds for all calls of this deployment from now on; a process
+        has one for each run.
+        """
         from metering_dagster.metering.aggregation import ignore
         from metering_dagster.metering.submission import Submitter
 
+        self._urgent = urgent
         return Submitter(
             self.tables,
             self.marketplace,
@@ -133,10 +153,11 @@ class Deployment:
         endpoint = endpoints.get("AWS_ENDPOINT_URL_S3") or endpoints.get("AWS_ENDPOINT_URL")
         return Ledger(uri, endpoint, self.settings.region)
 
-    def slice_of(self, hour: datetime, buyers: frozenset[Buyer] | None) -> tuple[Slice, str | None]:
+    def slice_of(self, hour: datetime, whose: Whose = Whose.EVERYBODY) -> tuple[Slice, str | None]:
         """The slice of an hour with the open flush windows in it; and why they are not known, if they are not.
 
-        Without them the hour goes on: nobody is urgent, and no last call comes early.
+        Without them the hour goes on: nobody is urgent, and no last call comes early. A flush does not: it would know
+        nobody, and raises what kept the subscribers table from being read.
         """
         asked, expiries, unknown = self._windows
         if time.monotonic() - asked > _WINDOWS_HOLD_SECONDS:
@@ -144,6 +165,10 @@ class Deployment:
             try:
                 expiries = self.tables.subscribers.deprovisioning()
             except (UnreachableError, CallerError, TableError) as error:
-                unknown = str(error)
+                unknown = error
             self._windows = (time.monotonic(), expiries, unknown)
-        return Slice(hour, buyers, expiries), unknown
+        if whose is not Whose.DEPROVISIONING:
+            return Slice(hour, None, expiries), str(unknown) if unknown else None
+        if unknown is not None:
+            raise unknown
+        return Slice(hour, buyers_of(hour, self.settings.now(), expiries or {}), expiries), None

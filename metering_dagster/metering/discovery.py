@@ -13,7 +13,7 @@ from metering_dagster import hours
 from metering_dagster.metering import telling
 from metering_dagster.metering.aggregation import Aggregation, Tell, ignore, settle_group
 from metering_dagster.metering.reasons import RawStatus, Reason
-from metering_dagster.metering.rows import GroupKey, RawRow, RowEnd, group_of, key_fault
+from metering_dagster.metering.rows import GroupKey, RawRow, RowEnd, account_of, group_of, key_fault
 from metering_dagster.metering.tables import Slice, Tables
 from metering_dagster.metering.usage_table import IndexedRow
 
@@ -54,7 +54,7 @@ def discover(tables: Tables, part: Slice, tell: Tell = ignore) -> Discovery:
         current = None
         for row in tables.usage.pending_rows(part.bucket, licence):
             key = group_of(row.license_arn, row.sort_key)
-            if key is not None and not part.holds((key.license_arn, key.account)):
+            if not part.holds((row.license_arn, account_of(row.sort_key))):
                 continue
             if row.license_arn != current:
                 report.licences, report.groups = report.licences + 1, report.groups + len(groups)
@@ -78,11 +78,21 @@ def discover(tables: Tables, part: Slice, tell: Tell = ignore) -> Discovery:
     return report
 
 
+def pending_of(tables: Tables, part: Slice) -> tuple[int, int]:
+    """How many raw rows and aggregates of the slice's buyers are pending."""
+    rows = sum(
+        part.holds((row.license_arn, account_of(row.sort_key)))
+        for licence in part.licences
+        for row in tables.usage.pending_rows(part.bucket, licence)
+    )
+    return rows, _pending_aggregates(tables, part)
+
+
 def _pending_aggregates(tables: Tables, part: Slice) -> int:
     if part.buyers is None:
         return tables.aggregated.count_pending(part.bucket)
     return sum(
-        part.holds((stored.license_arn, str(stored.account or "")))
+        part.holds(stored.buyer)
         for licence in part.licences
         for stored in tables.aggregated.pending(part.bucket, licence)
     )

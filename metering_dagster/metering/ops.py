@@ -20,6 +20,7 @@ from metering_dagster.ledger.files import LedgerFile
 from metering_dagster.ledger.standing import standing_of_hour
 from metering_dagster.metering import checks, metadata
 from metering_dagster.metering.guard import refuse_open_hour
+from metering_dagster.metering.windows import Whose
 from metering_dagster.settings import Mode
 
 if TYPE_CHECKING:
@@ -53,22 +54,21 @@ def run_hour(context: dg.InputContext) -> str:
 
 @dg.input_manager(
     required_resource_keys={"io_manager"},
-    description="The licences: all of them, unless an op before names some.",
+    description="The licences: everybody's, unless an op before says which.",
 )
-def run_licences(context: dg.InputContext) -> list[tuple[str, str]] | None:
-    """The buyers that the run is about; None for all."""
+def run_licences(context: dg.InputContext) -> Whose:
+    """Whose usage the run is about."""
     if context.upstream_output is not None:
-        found: list[tuple[str, str]] | None = context.resources.io_manager.load_input(context)
+        found: Whose = context.resources.io_manager.load_input(context)
         return found
-    return None
+    return Whose.EVERYBODY
 
 
 HOUR = dg.In(str, input_manager_key="run_hour", description="The hour bucket, YYYY-MM-DDTHH in UTC.")
 LICENCES = dg.In(
-    dg.Any, input_manager_key="run_licences", description="The (licence, account) pairs it is about; none: everybody."
+    Whose, input_manager_key="run_licences", description="Whose usage it is about: everybody's, or a flush's buyers'."
 )
 AFTER = dg.In(dg.Nothing, description="What has to be done before.")
-Licences = list[tuple[str, str]] | None
 Yielded = Iterator[dg.AssetCheckResult | dg.Output[None]]
 
 
@@ -112,7 +112,7 @@ class _Told:
     description="Survey what is pending for the hour; reject rows with impossible keys, refile misfiled ones.",
     tags={"dagster/kind": "dynamodb"},
 )
-def discover_pending(context: dg.OpExecutionContext, config: HourConfig, hour: str, licences: Licences) -> None:
+def discover_pending(context: dg.OpExecutionContext, config: HourConfig, hour: str, licences: Whose) -> None:
     """Survey what is pending for the hour."""
     with _Told():
         deployment, part, closed = _visit(context, config, hour, licences)
@@ -137,7 +137,7 @@ def discover_pending(context: dg.OpExecutionContext, config: HourConfig, hour: s
     description="Fold each group's rows into one exact sum and commit it together with its rows' final state.",
     tags={"dagster/kind": "dynamodb"},
 )
-def aggregate_groups(context: dg.OpExecutionContext, config: HourConfig, hour: str, licences: Licences) -> Yielded:
+def aggregate_groups(context: dg.OpExecutionContext, config: HourConfig, hour: str, licences: Whose) -> Yielded:
     """Fold and commit the hour's groups, and answer the checks of `aggregated_usage`."""
     with _Told():
         deployment, part, closed = _visit(context, config, hour, licences)
@@ -150,7 +150,7 @@ def aggregate_groups(context: dg.OpExecutionContext, config: HourConfig, hour: s
             done = aggregate(deployment.tables, part, tell)
         for note in done.notes:
             context.log.warning(note)
-        if licences is None:
+        if licences is Whose.EVERYBODY:
             standing = _standing(context, deployment, hour)
             rejected = deployment.tables.usage.count_rejected(standing.rejected_rows)
             yield from checks.of_aggregation(done, standing, rejected)
@@ -179,7 +179,7 @@ def aggregate_groups(context: dg.OpExecutionContext, config: HourConfig, hour: s
     description="Look through the pending aggregates, whoever wrote them; reject those that break the contract.",
     tags={"dagster/kind": "dynamodb"},
 )
-def plan_submissions(context: dg.OpExecutionContext, config: HourConfig, hour: str, licences: Licences) -> Plan:
+def plan_submissions(context: dg.OpExecutionContext, config: HourConfig, hour: str, licences: Whose) -> Plan:
     """Count what can be submitted, and reject what cannot."""
     with _Told():
         deployment, part, closed = _visit(context, config, hour, licences)
@@ -206,7 +206,7 @@ def plan_submissions(context: dg.OpExecutionContext, config: HourConfig, hour: s
     description="Send BatchMeterUsage within the common quota, and write each answer down before the next wait.",
     tags={"dagster/kind": "aws"},
 )
-def submit_batches(context: dg.OpExecutionContext, plan: Plan, licences: Licences) -> Submitted:
+def submit_batches(context: dg.OpExecutionContext, plan: Plan, licences: Whose) -> Submitted:
     """Submit the hour's pending aggregates."""
     with _Told():
         deployment = _deployment(context)
@@ -222,7 +222,8 @@ def submit_batches(context: dg.OpExecutionContext, plan: Plan, licences: Licence
 
                 submission = would_bill(deployment.tables, part, ledger.tell)
             else:
-                submission = deployment.submitter(ledger.tell).submit(part)
+                urgent = licences is Whose.DEPROVISIONING
+                submission = deployment.submitter(ledger.tell, urgent=urgent).submit(part)
         for words in (*submission.warnings, *submission.notes):
             context.log.warning(words)
         return Submitted(plan.hour, mode, submission, plan, ledger.written)
@@ -235,7 +236,7 @@ def submit_batches(context: dg.OpExecutionContext, plan: Plan, licences: Licence
     description="Report the hour: green only where nothing that could be sent is left.",
     tags={"dagster/kind": "python"},
 )
-def record_submissions(context: dg.OpExecutionContext, submitted: Submitted, licences: Licences) -> Yielded:
+def record_submissions(context: dg.OpExecutionContext, submitted: Submitted, licences: Whose) -> Yielded:
     """Report what was submitted, answer the checks of `metered_usage`; fail where something is left."""
     plan, submission, hour = submitted.plan, submitted.submission, submitted.hour
     submission.rejected.update(plan.rejected)
@@ -246,21 +247,32 @@ def record_submissions(context: dg.OpExecutionContext, submitted: Submitted, lic
     with _Told():
         deployment = _deployment(context)
         tables = deployment.tables
+        if licences is Whose.DEPROVISIONING:
+            yield from _observe(context, deployment, submitted)
+            return
         now = deployment.settings.now()
         pending = tables.usage.count_pending(hour), _still_pending(tables, hour)
         standing = _standing(context, deployment, hour)
-        if licences is None:
-            yield from checks.of_submission(
-                hours.closes_at(hours.parse_bucket(hour), now), submission, standing, pending
-            )
+        yield from checks.of_submission(hours.closes_at(hours.parse_bucket(hour), now), submission, standing, pending)
         shown = metadata.of_submission(submitted.mode, submission, standing, pending, submitted.ledger)
-        failure = left_pending(submitted, now) or (
-            arrived_meanwhile(hour, pending[1]) if licences is None and tables.writes else None
-        )
+        failure = left_pending(submitted, now) or (arrived_meanwhile(hour, pending[1]) if tables.writes else None)
         if failure is not None:
             # This step alone, run again, would only say it again.
             raise dg.Failure(str(failure), metadata=shown, allow_retries=False)
         yield dg.Output(None, "result", metadata=shown)
+
+
+def _observe(context: dg.OpExecutionContext, deployment: "Deployment", submitted: Submitted) -> Yielded:
+    """Report a flush of the hour: an observation, for the hour itself is not done; fail where something is left."""
+    from metering_dagster.metering.discovery import pending_of
+
+    pending = pending_of(deployment.tables, _part(context, deployment, submitted.hour, Whose.DEPROVISIONING))
+    shown = metadata.of_submission(submitted.mode, submitted.submission, Standing(), pending, submitted.ledger)
+    context.log_event(dg.AssetObservation("metered_usage", partition=submitted.hour, metadata=shown))
+    failure = left_pending(submitted, deployment.settings.now())
+    if failure is not None:
+        raise dg.Failure(str(failure), metadata=shown, allow_retries=False)
+    yield dg.Output(None, "result", metadata=shown)
 
 
 def _still_pending(tables: "Tables", hour: str) -> int:
@@ -353,14 +365,14 @@ def _standing(context: dg.OpExecutionContext, deployment: "Deployment", hour: st
 
 
 def _visit(
-    context: dg.OpExecutionContext, config: HourConfig, hour: str, licences: Licences
+    context: dg.OpExecutionContext, config: HourConfig, hour: str, licences: Whose
 ) -> tuple["Deployment", "Slice", str | None]:
     """What a step works with, if the hour may be metered; and, of one past its window, why nothing is to be done.
 
-    A flush (`licences`) knows no lock.
+    A flush knows no lock.
     """
     deployment = _deployment(context)
-    if licences is None:
+    if licences is Whose.EVERYBODY:
         settings = deployment.settings
         start = hours.parse_bucket(hour)
         refuse_open_hour(start, settings.now(), settings.lock_hours, ignore_lock=config.ignore_lock)
@@ -368,9 +380,8 @@ def _visit(
     return deployment, part, _closed_hour(deployment, part)
 
 
-def _part(context: dg.OpExecutionContext, deployment: "Deployment", hour: str, licences: Licences) -> "Slice":
-    buyers = None if licences is None else frozenset((arn, account) for arn, account in licences)
-    part, unknown = deployment.slice_of(hours.parse_bucket(hour), buyers)
+def _part(context: dg.OpExecutionContext, deployment: "Deployment", hour: str, licences: Whose) -> "Slice":
+    part, unknown = deployment.slice_of(hours.parse_bucket(hour), licences)
     if unknown:
         context.log.warning(f"Which licences are deprovisioning is not known. {unknown}")
     return part

@@ -5,7 +5,7 @@ Does not: what the items are. The index is eventually consistent: read the base 
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from metering_dagster import dynamodb
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 NAME = "metering_pending"
 HASH_KEY, RANGE_KEY = "meteringPending", "licenseArn"
+_AT_ONCE = 100
+"""Items a page where the first will do: a licence mostly has one buyer."""
 
 
 class PendingIndex:
@@ -51,6 +53,17 @@ class PendingIndex:
                         f"{found} items were seen, and there are more. Nothing was written."
                     )
         return found
+
+    def holds(self, bucket: str, license_arn: str, wanted: Callable[[Item], bool]) -> bool:
+        """Whether an item of this hour and licence is wanted, by its keys: read no further than to the first."""
+        keys = f"{self.shape.hash_key}, {self.shape.range_key}"
+        request = self._request(bucket, license_arn) | {"ProjectionExpression": keys, "Limit": _AT_ONCE}
+        with Explained(self.client, self.table, self.shape):
+            for answer in dynamodb.answers(self.client.query, **request):
+                self._check(answer["Items"])
+                if any(wanted(item) for item in answer["Items"]):
+                    return True
+        return False
 
     def _check(self, items: Sequence[Item]) -> None:
         """An index always carries its table's keys: where ours are missing, it is a table of another kind."""

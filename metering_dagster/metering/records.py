@@ -22,7 +22,7 @@ from metering_dagster.metering.quantities import (
     read_allocations,
 )
 from metering_dagster.metering.reasons import Reason, RecordStatus
-from metering_dagster.metering.rows import GroupKey, parse_sort_key
+from metering_dagster.metering.rows import GroupKey, account_of, parse_sort_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,11 @@ class StoredAggregate:
     status: str | None = None
     stored: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
     """For the store alone: the content as it was read, on which a rejection hangs."""
+
+    @property
+    def buyer(self) -> tuple[str, str]:
+        """Licence and account, as its key says: the attributes may be missing."""
+        return self.license_arn, account_of(self.sort_key)
 
 
 @dataclass(frozen=True, slots=True)

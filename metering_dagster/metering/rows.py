@@ -97,6 +97,12 @@ def parse_sort_key(sort_key: str) -> SortKey | None:
     return SortKey(account, dimension, timestamp) if first and second else None
 
 
+def account_of(sort_key: str) -> str:
+    """The account that a key of either table begins with; empty where it is no such key."""
+    account, found, _ = sort_key.partition("#")
+    return account if found else ""
+
+
 def parse_timestamp(text: str) -> datetime | None:
     """The instant of `YYYY-MM-DDTHH:MM:SS` in UTC, or None."""
     if not _TIMESTAMP.fullmatch(text):

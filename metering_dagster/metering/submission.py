@@ -323,10 +323,6 @@ def _is_urgent(batch: Batch, urgent: Set[Buyer]) -> bool:
     return any((record.key.license_arn, record.key.account) in urgent for record in batch.records)
 
 
-def _buyer(stored: StoredAggregate) -> tuple[str, str]:
-    return stored.license_arn, str(stored.account or "")
-
-
 def pending_windows(tables: Tables, part: Slice) -> Iterator[list[StoredAggregate]]:
     """What is pending in the slice, a bounded number at a time: deprovisioning licences first, each record once."""
     window: list[StoredAggregate] = []
@@ -343,9 +339,9 @@ def _pending(tables: Tables, part: Slice) -> Iterator[StoredAggregate]:
     urgent = {buyer for buyer in part.expiries or () if part.holds(buyer)}
     for urgent_licence in sorted({arn for arn, _ in urgent}):
         for stored in tables.aggregated.pending(part.bucket, urgent_licence):
-            if _buyer(stored) in urgent:
+            if stored.buyer in urgent:
                 yield stored
     for licence in part.licences:
         for stored in tables.aggregated.pending(part.bucket, licence):
-            if _buyer(stored) not in urgent and part.holds(_buyer(stored)):
+            if stored.buyer not in urgent and part.holds(stored.buyer):
                 yield stored

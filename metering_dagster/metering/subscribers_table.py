@@ -4,24 +4,28 @@ Belongs here: its keys and indexes, which product a licence is of, which licence
 Does not: writing it (the licences' lifecycle does), what deprovisioning means for an hour (hours).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 from metering_dagster import dynamodb
-from metering_dagster.dynamodb import Explained, IndexShape, TableShape, value
+from metering_dagster.dynamodb import Explained, IndexShape, Item, TableShape, value
 from metering_dagster.metering.batches import Buyer
+from metering_dagster.metering.windows import Windows, instant_of
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
+FLAG, FLAGGED = "deprovisioningPendingFlag", "1"
+"""The marker of a row whose flush window is open."""
+EXPIRY = "deprovisioningExpiry"
 SHAPE = TableShape(
     title="the subscribers table",
     setting="SUBSCRIBERS_TABLE",
     hash_key="licenseArn",
     range_key="customerAWSAccountId",
     indexes=(
-        IndexShape("deprovisioning-pending-index", "deprovisioningPendingFlag", "deprovisioningExpiry", include=()),
+        IndexShape("deprovisioning-pending-index", FLAG, EXPIRY, include=()),
         IndexShape("agreementId-index", "agreementId", None),
         IndexShape("customerAWSAccountId-index", "customerAWSAccountId", None),
     ),
@@ -46,25 +50,24 @@ class SubscribersTable:
                     codes[item[_HASH]["S"], item[_RANGE]["S"]] = code
         return codes
 
-    def deprovisioning(self) -> Mapping[Buyer, datetime | None]:
-        """The buyers whose flush window is open, with its end; None for an end that is no instant."""
+    def deprovisioning(self) -> Windows:
+        """The buyers whose flush window is open: found by the sparse index, and read again consistently."""
         found: dict[Buyer, datetime | None] = {}
-        with Explained(self.client, self.name, SHAPE):
-            for page in dynamodb.pages(
-                self.client.query,
-                TableName=self.name,
-                IndexName=SHAPE.indexes[0].name,
-                KeyConditionExpression="deprovisioningPendingFlag = :yes",
-                ExpressionAttributeValues={":yes": {"S": "1"}},
-            ):
-                for item in page:
-                    found[item[_HASH]["S"], item[_RANGE]["S"]] = _instant(value(item, "deprovisioningExpiry"))
+        for item in open_windows(self.client, self.name):
+            found[item[_HASH]["S"], item[_RANGE]["S"]] = instant_of(value(item, EXPIRY))
         return found
 
 
-def _instant(text: object) -> datetime | None:
-    try:
-        instant = datetime.fromisoformat(text) if isinstance(text, str) else None
-    except ValueError:
-        return None
-    return instant if instant is not None and instant.tzinfo else None
+def open_windows(client: "DynamoDBClient", table: str) -> Iterator[Item]:
+    """Every row that carries the flag of a flush window, as it stands in the table now."""
+    with Explained(client, table, SHAPE):
+        for page in dynamodb.pages(
+            client.query,
+            TableName=table,
+            IndexName=SHAPE.indexes[0].name,
+            KeyConditionExpression=f"{FLAG} = :yes",
+            ExpressionAttributeValues={":yes": {"S": FLAGGED}},
+        ):
+            keys = [{_HASH: item[_HASH], _RANGE: item[_RANGE]} for item in page]
+            # The index follows the table a little later, so it may show windows that somebody has just closed.
+            yield from (item for item in dynamodb.batch_get(client, table, keys) if value(item, FLAG) == FLAGGED)

@@ -3,7 +3,7 @@
 Belongs here: the values that every use case of an hour takes. Does not: where they come from (resources), any rule.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from metering_dagster import hours
 from metering_dagster.metering.batches import Buyer
 from metering_dagster.metering.quantities import Quantities
+from metering_dagster.metering.windows import Windows
 
 if TYPE_CHECKING:
     from metering_dagster.metering.aggregated_table import AggregatedTable
@@ -37,7 +38,7 @@ class Slice:
 
     hour: datetime
     buyers: frozenset[Buyer] | None = None
-    expiries: Mapping[Buyer, datetime | None] | None = None
+    expiries: Windows | None = None
     """The buyers whose flush window is open, with its end; None where the subscribers could not be asked."""
 
     @property

@@ -21,7 +21,7 @@ PATIENCE_SECONDS = 120.0
 _FORKED = multiprocessing.get_context("forkserver")
 _FORKED.set_forkserver_preload(["tests.crash.worker"])
 
-Word = tuple[str, int, Any]
+Word = tuple[str, float, Any]
 
 
 @dataclass

@@ -21,6 +21,7 @@ from metering_dagster import hours
 from metering_dagster.definitions import build_defs
 from metering_dagster.expiry.sweep import hours_of_sweep, sweep
 from metering_dagster.ledger import files
+from metering_dagster.licenses import flush_search
 from metering_dagster.metering import aggregation, discovery, quota, usage_table
 from metering_dagster.metering.deployment import Deployment
 from metering_dagster.settings import Settings
@@ -30,7 +31,11 @@ DISCOVERED, ROWS_READ = "discovered", "rows read"
 TRANSACTION_LEAVES, TRANSACTION_ANSWERED = "transaction leaves", "transaction answered"
 CALL_LEAVES, CALL_ANSWERED = "call leaves", "call answered"
 LEDGER_UNFINISHED, LEDGER_WRITTEN_IN_PART = "ledger unfinished", "ledger written in part"
+FLUSH_PLANNED = "flush planned"
+CLOSING_LEAVES, CLOSING_ANSWERED = "closing leaves", "closing answered"
 SLOT = "slot"
+RESERVES, FLUSH_CALLS = "reserves", "flush calls"
+"""With the time, on the clock that stamps the sandbox's calls."""
 
 # Done once, in the process that workers are forked from: each of them would pay seconds for it.
 botocore.session.create_loader = functools.cache(botocore.session.create_loader)
@@ -57,6 +62,8 @@ class Order:
     hour: str
     log: Path
     home: Path | None = None
+    job: str = "meter_hour"
+    """Which run it is; only `meter_hour` has a partition."""
     waits: bool = False
     """Whether it stands still once it is ready, before it touches anything."""
     stops_at: tuple[str, int] | None = None
@@ -65,6 +72,8 @@ class Order:
     """The how-manieth announcement of whatever point (from 1), where it stands still."""
     shard: int | None = None
     """The shard that it sweeps, instead of metering the hour."""
+    tells_times: bool = False
+    """Whether it tells when it reserves slots of the quota and when its calls leave."""
     only_submits: bool = False
     """Whether it just submits, and tells of each slot of the quota."""
 
@@ -83,6 +92,10 @@ class Teller:
         self.pipe.send((point, number, stops))
         if stops:
             self.pipe.recv()
+
+    def tell_time(self, point: str) -> None:
+        """Say when this happens."""
+        self.pipe.send((point, time.monotonic(), False))
 
     def after(self, point: str, function: Callable[..., Any]) -> Callable[..., Any]:
         """The function, with this point after it."""
@@ -136,8 +149,8 @@ def _hook(deployment: Deployment, teller: Teller) -> None:
     if teller.order.only_submits:
         wait = quota.Quota.wait
 
-        def wait_and_tell(self: quota.Quota) -> int:
-            slot = wait(self)
+        def wait_and_tell(self: quota.Quota, *, urgent: bool = False) -> int:
+            slot = wait(self, urgent=urgent)
             teller.pipe.send((SLOT, slot, time.time()))
             return slot
 
@@ -152,6 +165,14 @@ def _hook(deployment: Deployment, teller: Teller) -> None:
     if teller.order.shard is not None:
         rows: Any = usage_table.UsageTable
         rows.rows = teller.after(ROWS_READ, rows.rows)
+    if teller.order.tells_times:
+        # Nothing else of a run is an UpdateItem by this client.
+        tables.register("before-call.dynamodb.UpdateItem", lambda **_: teller.tell_time(RESERVES))
+        metering.register("before-send.meteringmarketplace.BatchMeterUsage", lambda **_: teller.tell_time(FLUSH_CALLS))
+    subscribers = deployment.tables.subscribers.client.meta.events
+    subscribers.register("before-call.dynamodb.UpdateItem", lambda **_: teller.announce(CLOSING_LEAVES))
+    subscribers.register("after-call.dynamodb.UpdateItem", lambda **_: teller.announce(CLOSING_ANSWERED))
+    flush_search.pending_hours = teller.after(FLUSH_PLANNED, flush_search.pending_hours)
     discovery.discover = teller.after(DISCOVERED, discovery.discover)
     ledger: Any = files.LedgerFile
     ledger._finish = teller.before(LEDGER_UNFINISHED, ledger._finish)
@@ -160,18 +181,19 @@ def _hook(deployment: Deployment, teller: Teller) -> None:
 
 def _visit(deployment: Deployment, order: Order) -> None:
     """The use cases of the hour."""
-    part, _ = deployment.slice_of(hours.parse_bucket(order.hour), None)
+    part, _ = deployment.slice_of(hours.parse_bucket(order.hour))
     discovery.discover(deployment.tables, part)
     aggregation.aggregate(deployment.tables, part)
     deployment.submitter().submit(part)
 
 
 def _run(deployment: Deployment, order: Order) -> None:
-    """The job `meter_hour`, against the instance of this DAGSTER_HOME."""
+    """The job, against the instance of this DAGSTER_HOME."""
     os.environ["DAGSTER_HOME"] = str(order.home)
-    job = build_defs(settings=order.settings, resources={"metering": deployment}).resolve_job_def("meter_hour")
+    job = build_defs(settings=order.settings, resources={"metering": deployment}).resolve_job_def(order.job)
     with dg.DagsterInstance.get() as instance, dg.partition_loading_context(effective_dt=order.settings.now()):
-        job.execute_in_process(partition_key=order.hour, instance=instance)
+        partition = {"partition_key": order.hour} if order.job == "meter_hour" else {}
+        job.execute_in_process(instance=instance, **partition)
 
 
 def _sweep(deployment: Deployment, order: Order, shard: int) -> None:
@@ -188,6 +210,6 @@ def _sweep(deployment: Deployment, order: Order, shard: int) -> None:
 
 def _submit(deployment: Deployment, order: Order) -> None:
     """The submission alone."""
-    part, _ = deployment.slice_of(hours.parse_bucket(order.hour), None)
+    part, _ = deployment.slice_of(hours.parse_bucket(order.hour))
     report = deployment.submitter().submit(part)
     assert not report.left, report.left

@@ -14,6 +14,7 @@ CASES = {
     "aggregate_made_by_others", "wrong_product_code", "shadow_beside_live",
     "stale_behind_a_gap", "expiry_meets_success",
     "late_license_updated", "agreement_ended_alone", "bad_event_body", "detail_type_suffix",
+    "deprovision_in_time", "finaliser_race",
 }  # fmt: skip
 MARK = re.compile(r'^@pytest\.mark\.case\("([a-z0-9_]+)"\)$', re.MULTILINE)
 

@@ -228,7 +228,7 @@ def test_two_visits_of_one_hour_at_once_commit_and_bill_once(world):
 
     def run(deployment):
         try:
-            part, _ = deployment.slice_of(parse_bucket(HOUR), None)
+            part, _ = deployment.slice_of(parse_bucket(HOUR))
             visits.append(aggregate(deployment.tables, part))
             deployment.submitter().submit(part)
         except Exception as error:  # noqa: BLE001  # told below

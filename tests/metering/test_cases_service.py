@@ -149,7 +149,7 @@ def test_internal_error_is_sent_again_until_it_is_answered(world):
     paused = []
     submitter = world.deployment.submitter()
     submitter.pause = lambda attempt: float(paused.append(attempt) or 0)
-    part, _ = world.deployment.slice_of(datetime.fromisoformat(f"{HOUR}:00:00+00:00"), None)
+    part, _ = world.deployment.slice_of(datetime.fromisoformat(f"{HOUR}:00:00+00:00"))
     report = submitter.submit(part)
     assert report.calls == 3
     assert len(world.calls()) == 3

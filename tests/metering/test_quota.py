@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from metering_dagster.metering.quota import MAX_LATE_SECONDS, SLOT_SECONDS, SLOTS_AT_ONCE, Quota
+from metering_dagster.metering.quota import AHEAD_SLOTS, MAX_LATE_SECONDS, SLOT_SECONDS, SLOTS_AT_ONCE, Quota
 from tests.stage import BEGIN, Stage, most_in_a_second
 
 LIMIT, AVERAGE = 10, 9.0
@@ -26,21 +26,25 @@ class OneItem:
 
     def __init__(self, stage: Stage) -> None:
         self.stage, self.slot = stage, None
-        self.requests = 0
+        self.requests = self.refused = 0
 
     def update_item(self, **request: Any) -> dict[str, Any]:
         """One of the three updates of the quota."""
         self.requests += 1
         self.stage.sleep(self.stage.random.uniform(0.001, 0.02))
         values = {name: int(value["N"]) for name, value in request["ExpressionAttributeValues"].items()}
+        in_future = self.slot is not None and self.slot > values.get(":now", 0)
         holds = {
-            "nextSlot > :now": self.slot is not None and self.slot > values.get(":now", 0),
+            "nextSlot > :now": in_future,
+            "nextSlot > :now AND nextSlot <= :ahead": in_future and self.slot <= values.get(":ahead", 0),
             "attribute_not_exists(nextSlot) OR nextSlot <= :now": self.slot is None
             or self.slot <= values.get(":now", 0),
             "nextSlot >= :end": self.slot is not None and self.slot >= values.get(":end", 0),
         }[request["ConditionExpression"]]
         if not holds:
-            raise ClientError({"Error": {"Code": "ConditionalCheckFailedException"}}, "UpdateItem")
+            self.refused += 1
+            stands = {} if self.slot is None else {"Item": {"nextSlot": {"N": str(self.slot)}}}
+            raise ClientError({"Error": {"Code": "ConditionalCheckFailedException"}, **stands}, "UpdateItem")
         self.slot = {
             "SET nextSlot = nextSlot + :some": (self.slot or 0) + values.get(":some", 0),
             "SET nextSlot = :end": values.get(":end"),
@@ -54,8 +58,11 @@ class OneItem:
 class Process:
     """Eight callers that share a number of calls, and a quota; from `dies` on none of them does anything."""
 
-    def __init__(self, table: OneItem, calls: int, dies: float = float("inf"), begins: float = BEGIN) -> None:
+    def __init__(
+        self, table: OneItem, calls: int, dies: float = float("inf"), begins: float = BEGIN, *, urgent: bool = False
+    ) -> None:
         self.stage, self.left, self.dies, self.begins = table.stage, calls, dies, begins
+        self.urgent = urgent
         self.quota = Quota(table, "table", "us-east-1", clock=self.clock, sleep=self.sleep)  # type: ignore[arg-type]
         self.quota._turn = self.stage.lock()  # type: ignore[assignment]
         self.slots: list[int] = []
@@ -78,7 +85,7 @@ class Process:
         try:
             while self.left > 0:
                 self.left -= 1
-                self.slots.append(self.quota.wait())
+                self.slots.append(self.quota.wait(urgent=self.urgent))
                 self.stage.sleep(self.stage.random.uniform(0.001, SLACK_SECONDS))
                 self.stamps.append(self.stage.now)
                 self.stage.sleep(SERVICE_SECONDS)
@@ -101,7 +108,26 @@ def test_the_whole_quota_is_used_and_no_more_though_a_process_dies(seed):
     assert not any(process.left for process in (*processes[1:], successor))
     assert most_in_a_second(stamps) <= LIMIT
     assert (len(stamps) - 1) / (stamps[-1] - stamps[0]) >= AVERAGE
-    assert table.requests < len(slots), "slots are reserved several at a time"
+    assert table.requests - table.refused < len(slots), "slots are reserved several at a time"
+    assert table.refused < 4 * len(slots), "who is refused does not come back at once"
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_few_calls_go_before_an_urgent_one_and_the_quota_stays_in_use(seed):
+    stage = Stage(seed)
+    table = OneItem(stage)
+    patient = [Process(table, 24) for _ in range(12)]
+    begins = BEGIN + 6.0
+    flush = Process(table, 30, begins=begins, urgent=True)
+    stage.run([process.call for process in (*patient, flush) for _ in range(8)])
+
+    stamps = sorted(stamp for process in patient for stamp in process.stamps)
+    urgent = sorted(flush.stamps)
+    assert sum(begins <= stamp < urgent[0] for stamp in stamps) <= AHEAD_SLOTS + SLOTS_AT_ONCE + 2
+    assert urgent[-1] - urgent[0] <= 30 / 9.0 * 3, "side by side with others it gets a third of the quota or more"
+    together = sorted([*stamps, *urgent])
+    assert most_in_a_second(together) <= LIMIT
+    assert (len(together) - 1) / (together[-1] - together[0]) >= AVERAGE
 
 
 @pytest.mark.parametrize("seed", range(4))

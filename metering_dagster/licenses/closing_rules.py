@@ -1,0 +1,42 @@
+"""When a flush window is over (domain: finalising). Pure.
+
+Belongs here: the end of a window, what is known of one. Does not: what is lost then (closing), writing it
+(closing_store).
+"""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from metering_dagster.metering.batches import Buyer
+from metering_dagster.metering.windows import instant_of
+
+AFTER_THE_LAST_WRITE = timedelta(hours=1)
+"""How long a window whose expiry is no instant stays open after its row was last written."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenWindow:
+    """A subscriber row that carries the flag, as it was read. `object` fields hold whatever type was stored there."""
+
+    buyer: Buyer
+    expiry: object = None
+    updated_at: object = None
+
+    @property
+    def has_readable_expiry(self) -> bool:
+        """Whether its expiry says when it ends."""
+        return instant_of(self.expiry) is not None
+
+
+def end_of(window: OpenWindow) -> datetime | None:
+    """When it ends: at its expiry, else an hour after its row was written; None where neither says a time."""
+    expiry, written = instant_of(window.expiry), instant_of(window.updated_at)
+    if expiry is not None:
+        return expiry
+    return written + AFTER_THE_LAST_WRITE if written is not None else None
+
+
+def is_over(window: OpenWindow, now: datetime) -> bool:
+    """Whether it is to be closed. One that never says when it ends is closed at once, or it would stay for ever."""
+    end = end_of(window)
+    return end is None or now >= end

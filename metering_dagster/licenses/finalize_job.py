@@ -1,0 +1,120 @@
+"""The job `finalize_deprovisioned`: flush windows that are over are closed (domain: finalising).
+
+Belongs here: what a person reads of a closing, the check that fails for what is lost, the job's lane. Does not: when a
+window is over, what is written (closing and what it calls).
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import dagster as dg
+
+from metering_dagster.errors import MeteringError
+from metering_dagster.masking import digest, mask
+from metering_dagster.metering.quantities import number_text, total
+from metering_dagster.settings import Mode
+
+if TYPE_CHECKING:
+    from metering_dagster.licenses.closing import Closing, Loss
+    from metering_dagster.metering.deployment import Deployment
+
+TAGS = {"metering/lane": "deprovision", "dagster/priority": "90"}
+METERED, CHECK = dg.AssetKey("metered_usage"), "all_subscribed"
+_SHOWN = 100
+"""Lines of a table or list in metadata."""
+
+
+@dg.op(
+    out=dg.Out(dg.Nothing),
+    required_resource_keys={"metering"},
+    description="Close the flush windows that are over; tell first what is lost by it.",
+    tags={"dagster/kind": "dynamodb"},
+)
+def close_deprovisioned(context: dg.OpExecutionContext) -> None:
+    """Close what is over, and fail the check of each hour in which something is lost."""
+    deployment: Deployment = context.resources.metering
+    try:
+        if deployment.mode is Mode.SHADOW:
+            words = "Shadow mode writes to no table: nothing was looked up and nothing was closed."
+            context.log.info(words)
+            context.add_output_metadata({"mode": deployment.mode.value, "closed": 0, "notes": words})
+            return
+        from metering_dagster.licenses.closing import close_windows
+        from metering_dagster.licenses.closing_store import ClosingStore
+
+        tables = deployment.tables
+        store = ClosingStore(tables.subscribers.client, tables.subscribers.name)
+        done = close_windows(store, tables, lambda bucket, losses: _tell(context, bucket, losses))
+    except MeteringError as error:
+        raise dg.Failure(str(error), allow_retries=error.retryable) from None
+    for window in done.closed:
+        if not window.has_readable_expiry:
+            context.log.warning(f"The expiry of {_name(window.buyer)} is no instant: its window closed without it.")
+    context.add_output_metadata(_metadata(deployment.mode, done))
+
+
+@dg.job(
+    tags=TAGS,
+    description=(
+        "Close the flush windows whose end has come: the licence is inactive from then on. Usage of it that is still "
+        "pending fails the check all_subscribed of its hour."
+    ),
+)
+def finalize_deprovisioned() -> None:
+    """One step."""
+    close_deprovisioned()
+
+
+def _tell(context: dg.OpExecutionContext, bucket: str, losses: "Sequence[Loss]") -> None:
+    """One answer of the check for each hour: in the log of events before anything is written to the tables."""
+    lost = number_text(total(loss.quantity for loss in losses))
+    rows, records = sum(loss.rows for loss in losses), sum(loss.records for loss in losses)
+    words = (
+        f"{bucket}: {lost} of {len(losses)} deprovisioned licences is still pending as their flush windows close "
+        f"({rows} raw rows, {records} aggregates): it will hardly be billed. See the flush's failures for why, and "
+        "bill it by other means."
+    )
+    context.log.warning(words)
+    evaluation = dg.AssetCheckEvaluation(
+        asset_key=METERED,
+        check_name=CHECK,
+        partition=bucket,
+        passed=False,
+        severity=dg.AssetCheckSeverity.WARN,
+        description=words,
+        metadata={
+            "lost_quantity": float(total(loss.quantity for loss in losses)),
+            "lost_rows": rows,
+            "lost_records": records,
+            "losses": _table(losses),
+        },
+    )
+    context.log_event(evaluation)  # type: ignore[arg-type]  # it takes one; its annotation does not say so
+
+
+def _metadata(mode: Mode, done: "Closing") -> dict[str, dg.MetadataValue]:
+    shown: dict[str, dg.MetadataValue] = {
+        "mode": dg.MetadataValue.text(mode.value),
+        "open_windows": dg.MetadataValue.int(done.open),
+        "closed": dg.MetadataValue.int(len(done.closed)),
+        "changed_meanwhile": dg.MetadataValue.int(len(done.left_to_others)),
+        "lost_quantity": dg.MetadataValue.float(float(total(loss.quantity for loss in done.losses))),
+    }
+    if done.closed:
+        shown["closed_licences"] = dg.MetadataValue.md("\n".join(f"- {_name(w.buyer)}" for w in done.closed[:_SHOWN]))
+    return shown | ({"losses": _table(done.losses)} if done.losses else {})
+
+
+def _table(losses: "Sequence[Loss]") -> dg.MetadataValue:
+    return dg.MetadataValue.table([
+        dg.TableRecord({
+            "licence": mask(loss.buyer[0]), "account": mask(loss.buyer[1]), "digest": digest(*loss.buyer),
+            "hour": loss.bucket, "rows": loss.rows, "records": loss.records, "quantity": number_text(loss.quantity),
+            "without a quantity": loss.unreadable,
+        })
+        for loss in losses[:_SHOWN]
+    ])  # fmt: skip
+
+
+def _name(buyer: tuple[str, str]) -> str:
+    return f"licence {mask(buyer[0])}, account {mask(buyer[1])} ({digest(*buyer)})"

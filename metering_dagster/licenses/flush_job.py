@@ -1,0 +1,90 @@
+"""The job `flush_deprovisioning`: what deprovisioning licences used goes through at once (domain: flush).
+
+Belongs here: which hours a run takes, the steps of one of them, the job's lane. Does not: what the steps do (metering's
+ops, which the hourly assets share). No licence stands in a run's config, nor in what its steps hand on.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+
+from metering_dagster import hours
+from metering_dagster.errors import MeteringError
+from metering_dagster.metering.ops import (
+    aggregate_groups,
+    discover_pending,
+    plan_submissions,
+    record_submissions,
+    submit_batches,
+)
+from metering_dagster.metering.windows import Whose
+
+if TYPE_CHECKING:
+    from metering_dagster.metering.deployment import Deployment
+
+TAGS = {"metering/lane": "deprovision", "dagster/priority": "100"}
+"""A lane that always finds a place, before all others in the queue."""
+
+
+@dg.op(
+    out={
+        "hour": dg.DynamicOut(str, is_required=False, description="An hour with something pending of these buyers."),
+        "whose": dg.Out(Whose, description="Whose usage the steps take; each finds out for itself who that is."),
+    },
+    required_resource_keys={"metering"},
+    description="Find the hours in which something is pending of the licences that are deprovisioning now.",
+    tags={"dagster/kind": "dynamodb"},
+)
+def plan_flush(context: dg.OpExecutionContext) -> Iterator[dg.DynamicOutput[str] | dg.Output[Whose]]:
+    """Hand on the hours that this flush takes, oldest first."""
+    from metering_dagster.licenses.flush_plan import hours_to_flush
+    from metering_dagster.licenses.flush_search import pending_hours
+
+    deployment: Deployment = context.resources.metering
+    try:
+        mode, now = deployment.mode, deployment.settings.now()
+        windows = deployment.tables.subscribers.deprovisioning()
+        looked_at = hours_to_flush(now, windows)
+        found = pending_hours(deployment.indexes, looked_at)
+    except MeteringError as error:
+        raise dg.Failure(str(error), allow_retries=error.retryable) from None
+    unreadable = sum(end is None for end in windows.values())
+    if unreadable:
+        context.log.warning(
+            f"The expiry of {unreadable} deprovisioning licences is no instant: their current hour is not flushed."
+        )
+    shown = {"mode": mode.value, "windows": len(windows), "unreadable_expiries": unreadable,
+             "hours_looked_at": len(looked_at), "hours_with_pending": len(found)}  # fmt: skip
+    yield dg.Output(Whose.DEPROVISIONING, "whose", metadata=shown)
+    for each in found:
+        current = hours.offset_of(each.hour, now) == 0
+        yield dg.DynamicOutput(
+            each.bucket,
+            mapping_key=each.bucket.replace("-", "_"),
+            output_name="hour",
+            metadata={"hour": each.bucket, "buyers": len(each.buyers), "is_current_hour": current},
+        )
+
+
+@dg.graph(description="One hour of the buyers whose flush window is open, lock or no lock.")
+def flush_hour(hour: str, whose: Whose) -> None:
+    """The five steps of an hour. The further a step, the sooner it comes: an hour is sent before the next begins."""
+    found: Any = discover_pending.tag({"dagster/priority": "1"})(hour=hour, licences=whose)
+    folded: Any = aggregate_groups.tag({"dagster/priority": "2"})(hour=hour, licences=whose, after=found)
+    planned: Any = plan_submissions.tag({"dagster/priority": "3"})(hour=hour, licences=whose, after=folded.result)
+    sent: Any = submit_batches.tag({"dagster/priority": "4"})(plan=planned, licences=whose)
+    record_submissions.tag({"dagster/priority": "5"})(submitted=sent, licences=whose)
+
+
+@dg.job(
+    tags=TAGS,
+    description=(
+        "Bill what deprovisioning licences have used, before AWS Marketplace stops taking it: every hour that can be "
+        "billed, lock or no lock, and the current one in the last ten minutes. Who they are it reads for itself."
+    ),
+)
+def flush_deprovisioning() -> None:
+    """Each hour in steps of its own: what goes wrong in one stops no other."""
+    planned: Any = plan_flush()
+    planned.hour.map(lambda hour: flush_hour(hour, planned.whose))

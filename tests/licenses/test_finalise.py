@@ -1,0 +1,202 @@
+"""A window that is over is closed once, whoever is at it; what is lost by it is told first."""
+
+from decimal import Decimal
+
+import pytest
+
+from metering_dagster.licenses.closing import close_windows
+from metering_dagster.licenses.closing_store import ClosingStore
+from metering_dagster.settings import Mode
+from tests.items import (
+    ACCOUNT,
+    HOUR,
+    LICENCE,
+    OTHER_ACCOUNT,
+    OTHER_LICENCE,
+    a_deprovisioning,
+    a_subscriber,
+    a_usage,
+    an_aggregate,
+    some_usage,
+)
+from tests.world import World
+
+OVER, NOT_YET = "2026-11-28T12:20:00Z", "2026-11-28T12:20:01Z"
+"""The world's instant is 12:20."""
+LONG_AGO = "2026-11-28T11:20:00Z"
+MARKS = {"deprovisioningPendingFlag", "deprovisioningExpiry"}
+
+
+def is_closed(world: World, **which: str) -> bool:
+    row = world.item(a_subscriber(**which))
+    closed = row["subscriptionStatus"] == "inactive"
+    assert closed == (not MARKS & set(row))
+    return closed
+
+
+def a_store(world: World) -> ClosingStore:
+    subscribers = world.deployment.tables.subscribers
+    return ClosingStore(subscribers.client, subscribers.name)
+
+
+def test_a_window_is_closed_at_its_expiry_and_not_before(world):
+    world.put(a_deprovisioning(OVER, productCode="p"), a_deprovisioning(NOT_YET, OTHER_LICENCE))
+    outcome = world.finalise()
+    assert outcome.success
+    assert is_closed(world)
+    assert not is_closed(world, licence=OTHER_LICENCE)
+    row = world.item(a_subscriber())
+    assert (row["updatedAt"], row["productCode"]) == ("2026-11-28T12:20:00Z", "p")
+    shown = outcome.shown["result"]
+    assert (shown["open_windows"], shown["closed"], shown["changed_meanwhile"], shown["lost_quantity"]) == (2, 1, 0, 0)
+    assert outcome.evaluations == ()
+    assert (outcome.tags["metering/lane"], outcome.tags["dagster/priority"]) == ("deprovision", "90")
+
+
+@pytest.mark.parametrize(("updated_at", "closed"), [
+    (LONG_AGO, True), ("2026-11-28T11:20:01Z", False), ("a while ago", True), (None, True),
+])  # fmt: skip
+def test_where_the_expiry_is_no_instant_the_last_write_counts_and_else_it_is_over(world, updated_at, closed):
+    world.put(a_deprovisioning("soon", updatedAt=updated_at))
+    outcome = world.finalise()
+    assert is_closed(world) is closed
+    assert ("is no instant: its window closed without it" in outcome.said) is closed
+
+
+@pytest.mark.case("finaliser_race")
+def test_two_finalisers_write_once_and_a_window_set_anew_stays_open(world):
+    anew = a_deprovisioning("2026-11-28T13:00:00Z", OTHER_LICENCE)
+    world.put(a_deprovisioning(OVER), a_deprovisioning(OVER, OTHER_LICENCE))
+    store, tables = a_store(world), world.deployment.tables
+    rival = []
+
+    def both_at_once() -> None:
+        world.put(anew)
+        rival.append(close_windows(store, tables, lambda *_: None))
+
+    world.meanwhile(both_at_once, "UpdateItem", table="subscribers")
+    mine = close_windows(store, tables, lambda *_: None)
+    assert [window.buyer for window in rival[0].closed] == [(LICENCE, ACCOUNT)]
+    assert rival[0].left_to_others == []
+    assert mine.closed == []
+    assert {window.buyer[0] for window in mine.left_to_others} == {LICENCE, OTHER_LICENCE}
+    assert is_closed(world)
+    assert world.item(anew)["deprovisioningExpiry"] == "2026-11-28T13:00:00Z"
+    assert not is_closed(world, licence=OTHER_LICENCE)
+
+
+def test_the_loser_of_a_race_says_so(world):
+    world.put(a_deprovisioning(OVER))
+    closed = a_subscriber(subscriptionStatus="inactive", updatedAt="2026-11-28T12:19:59Z")
+    world.meanwhile(lambda: world.put(closed), "UpdateItem", table="subscribers")
+    shown = world.finalise().shown["result"]
+    assert (shown["closed"], shown["changed_meanwhile"]) == (0, 1)
+    assert world.item(a_subscriber())["updatedAt"] == "2026-11-28T12:19:59Z"
+
+
+def test_a_row_written_anew_stays_open_where_it_was_its_last_write_that_counted(world):
+    world.put(a_deprovisioning("soon", updatedAt=LONG_AGO))
+    (window,) = a_store(world).open_windows()
+    world.put(a_deprovisioning("soon", updatedAt="2026-11-28T12:19:00Z"))
+    assert not a_store(world).finalise(window, world.clock.now)
+    assert not is_closed(world)
+
+
+def test_what_is_lost_is_told_by_masked_licence_and_hour_in_a_failed_check(world):
+    world.put(
+        a_deprovisioning(OVER), a_deprovisioning(OVER, account=OTHER_ACCOUNT), a_deprovisioning(OVER, OTHER_LICENCE)
+    )
+    world.put(*some_usage("1.5", "2"), a_usage(7, {"S": "abc"}), an_aggregate("10", dimension="direct"))
+    world.put(a_usage(0, "4", account=OTHER_ACCOUNT), a_usage(0, "8", hour="2026-11-28T12"))
+    world.put(
+        a_usage(0, "9", licence="arn:aws:license-manager::1:license:l-active"), a_usage(0, "9", hour="2026-11-27T12")
+    )
+    outcome = world.finalise()
+    assert outcome.success
+    assert is_closed(world)
+    assert is_closed(world, account=OTHER_ACCOUNT)
+    assert is_closed(world, licence=OTHER_LICENCE)
+    assert outcome.shown["result"]["lost_quantity"] == 25.5
+    told = {evaluation.partition: evaluation for evaluation in outcome.evaluations}
+    assert set(told) == {HOUR, "2026-11-28T12"}
+    check = told[HOUR]
+    assert (check.asset_key.to_user_string(), check.check_name, check.passed) == (
+        "metered_usage",
+        "all_subscribed",
+        False,
+    )
+    assert check.metadata["lost_quantity"].value == 17.5
+    assert (check.metadata["lost_rows"].value, check.metadata["lost_records"].value) == (4, 1)
+    assert "17.5 of 2 deprovisioned licences is still pending" in check.description
+    lines = [line.data for line in check.metadata["losses"].records]
+    assert [(line["licence"], line["account"], line["hour"]) for line in lines] == [
+        ("****cdef", "****6666", HOUR), ("****cdef", "****9999", HOUR),
+    ]  # fmt: skip
+    assert [Decimal(line["quantity"]) for line in lines] == [Decimal("13.5"), Decimal(4)]
+    assert [line["without a quantity"] for line in lines] == [1, 0]
+    assert len({line["digest"] for line in lines}) == 2
+    assert world.record_statuses() + world.row_statuses() == {"pending": 8}, (
+        "the hours' own runs and the age-out end it"
+    )
+
+
+def test_zeros_and_rows_that_an_aggregate_counts_already_are_no_loss(world):
+    world.put(a_deprovisioning(OVER), a_usage(0, "0", hour="2026-11-28T11"))
+    world.put(an_aggregate("6"), *some_usage("2", "4"))
+    assert world.finalise().shown["result"]["lost_quantity"] == 6
+
+
+def test_the_loss_is_in_the_log_before_anything_is_written(world):
+    world.put(a_deprovisioning(OVER), a_usage(0, "1"))
+    told = []
+    store = a_store(world)
+    store.client.meta.events.register("before-call.dynamodb.UpdateItem", lambda **_: told.append("write"))
+    close_windows(store, world.deployment.tables, lambda bucket, losses: told.append((bucket, losses[0].quantity)))
+    assert told == [(HOUR, 1), "write"]
+
+
+def test_a_check_of_another_run_of_the_hour_is_answered_beside_it(world, tmp_path):
+    import dagster as dg
+
+    (tmp_path / "home").mkdir()
+    with dg.DagsterInstance.local_temp(str(tmp_path / "home")) as instance:
+        world.put(a_usage(0, "1"))
+        assert world.meter(instance=instance).checks["all_subscribed"].passed
+        world.put(a_deprovisioning(OVER), a_usage(5, "1", dimension="later"))
+        world.finalise(instance=instance)
+        key = dg.AssetCheckKey(dg.AssetKey("metered_usage"), "all_subscribed")
+        (record,) = instance.event_log_storage.get_asset_check_execution_history(key, limit=1)
+        assert record.status.value == "FAILED"
+        assert record.event.dagster_event.asset_check_evaluation_data.partition == HOUR
+
+
+def test_shadow_mode_closes_nothing_and_says_so(world):
+    world.configure(mode=Mode.SHADOW)
+    world.put(a_deprovisioning(OVER), a_usage(0, "1"))
+    before = world.dump()
+    outcome = world.finalise()
+    assert outcome.success
+    assert "writes to no table" in outcome.shown["result"]["notes"]
+    assert world.dump() == before
+
+
+def test_a_row_without_the_flag_is_left_alone_whatever_it_says(world):
+    row = a_deprovisioning(OVER, deprovisioningPendingFlag=None)
+    world.put(row)
+    before = world.item(row)
+    assert world.finalise().shown["result"]["open_windows"] == 0
+    assert world.item(row) == before
+
+
+def test_a_table_that_is_not_there_fails_in_words(world):
+    world.configure(subscribers_table="nowhere")
+    outcome = world.finalise()
+    assert not outcome.success
+    assert "the subscribers table nowhere (SUBSCRIBERS_TABLE)" in outcome.message
+
+
+def test_after_the_end_the_licence_is_out_of_every_flush(world):
+    world.put(a_deprovisioning(OVER), a_usage(0, "1"))
+    world.finalise()
+    assert world.flush().shown["whose"]["windows"] == 0
+    assert world.row_statuses() == {"pending": 1}
