@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import click
 
 from metering_dagster.errors import MeteringError, SettingsError
+from metering_dagster.masking import mask
 from metering_dagster.settings import read_settings
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 _OVER = "\r\x1b[K"
 """Begins a line over the one that stands."""
-QUANTITIES = ("used", "billed", "held", "rejected", "late")
+QUANTITIES = ("used", "billed", "held", "rejected", "late", "expired")
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -160,6 +161,7 @@ def _as_json(done: "Rehearsal") -> dict[str, object]:
         "runs": done.runs,
         "failures": list(done.failures),
         "wrong_groups": balance.wrong_groups,
+        "departure": {"status": done.departure.get("subscriptionStatus"), "finalised": done.is_finalised},
         "total": _hour_json(balance.total),
         "hours": {bucket: _hour_json(hour) for bucket, hour in balance.hours.items()},
     }
@@ -172,16 +174,22 @@ def _hour_json(hour: "HourBalance") -> dict[str, object]:
 
 def _as_text(done: "Rehearsal") -> str:
     balance = done.balance
-    head = ("hour", "rows", "used", "billed", "held", "waiting", "rejected", "late", "")
+    head = ("hour", "rows", "used", "billed", "held", "waiting", "rejected", "late", "expired", "")
     lines = [_line(head)]
     lines += [_hour_line(bucket, hour) for bucket, hour in balance.hours.items()]
     lines += ["", _hour_line("all", balance.total), ""]
     lines += [f"WRONG {group}" for group in balance.wrong_groups] + [f"FAILED {run}" for run in done.failures]
     lines.append(
-        "held: by a bad row, until it is mended or the hour's last call · waiting: rows of groups that sum to 0"
+        "held: by a bad row, until it is mended or the hour's last call · waiting: rows of groups that sum to 0 · "
+        "expired: nobody metered it in time"
+    )
+    status = done.departure.get("subscriptionStatus", "gone")
+    lines.append(
+        f"Licence {mask(done.departure.get('licenseArn'))}: deprovisioned by an event, its usage flushed to the last "
+        f"minute, now {status}{'' if done.is_finalised else ', NOT FINALISED'}."
     )
     if done.is_good:
-        lines.append("used = billed + held + waiting + rejected + late in every hour, to the last unit;")
+        lines.append("used = billed + held + waiting + rejected + late + expired in every hour, to the last unit;")
         lines.append("billed = the marketplace's bill, group by group.")
     else:
         lines.append("NOT EVEN: what was used is not all accounted for, or a run failed. See the lines above.")
@@ -191,11 +199,11 @@ def _as_text(done: "Rehearsal") -> str:
 def _hour_line(bucket: str, hour: "HourBalance") -> str:
     cells = (bucket, str(hour.rows), *(f"{getattr(hour, name):f}" for name in ("used", "billed", "held")))
     mark = "even" if hour.is_even else "UNEVEN"
-    return _line((*cells, str(hour.waiting), f"{hour.rejected:f}", f"{hour.late:f}", mark))
+    return _line((*cells, str(hour.waiting), f"{hour.rejected:f}", f"{hour.late:f}", f"{hour.expired:f}", mark))
 
 
 def _line(cells: tuple[str, ...]) -> str:
-    widths = (13, 5, 15, 15, 13, 7, 13, 11, 6)
+    widths = (13, 5, 15, 15, 13, 7, 13, 11, 12, 6)
     return "  ".join(
         cell.ljust(width) if index == 0 else cell.rjust(width)
         for index, (cell, width) in enumerate(zip(cells, widths, strict=True))

@@ -31,11 +31,13 @@ class HourBalance:
     """Rows of groups that sum to 0 and wait for more; their quantity is 0."""
     rejected: Decimal = Decimal(0)
     late: Decimal = Decimal(0)
+    expired: Decimal = Decimal(0)
+    """Of hours that were past their window before anybody metered them."""
 
     @property
     def is_even(self) -> bool:
         """Whether everything used is accounted for, to the last unit."""
-        return self.used == self.billed + self.held + self.rejected + self.late
+        return self.used == self.billed + self.held + self.rejected + self.late + self.expired
 
 
 @dataclass
@@ -52,7 +54,7 @@ class Balance:
         for hour in self.hours.values():
             total.rows += hour.rows
             total.waiting += hour.waiting
-            for name in ("used", "billed", "held", "rejected", "late"):
+            for name in ("used", "billed", "held", "rejected", "late", "expired"):
                 setattr(total, name, getattr(total, name) + getattr(hour, name))
         return total
 
@@ -121,6 +123,8 @@ def _add_end(row: SampleRow, end: Mapping[str, Any], hour: HourBalance, counted:
         hour.rejected += row.used
     elif status == "LateUsage":
         hour.late += row.used
+    elif status == "AggregationExpired":
+        hour.expired += row.used
 
 
 def _billed(bill: Iterable[BilledRecord], balance: Balance, accounts: Mapping[str, str]) -> dict[GroupKey, Decimal]:

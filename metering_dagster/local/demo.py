@@ -7,7 +7,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from metering_dagster import dynamodb, hours
+from metering_dagster.aws import Clients
 from metering_dagster.errors import SettingsError
 from metering_dagster.local import loading
 from metering_dagster.local.balance import Balance, GroupKey, RowKey, row_key, strike_balance
+from metering_dagster.local.endings import STALE_OFFSETS, Departure, departure, stale_rows
 from metering_dagster.local.environment import environment_on
 from metering_dagster.local.home import dagster_home
 from metering_dagster.local.sample import SORT_KEY, Kind, Sample, SampleRow, generate
@@ -30,6 +32,7 @@ from metering_dagster.local.stack import (
     create_tables,
     running_stack,
 )
+from metering_dagster.settings import read_settings
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
@@ -49,14 +52,23 @@ class Rehearsal:
 
     now: datetime
     balance: Balance
+    departure: Mapping[str, str]
+    """The subscribers table's row of the licence that was deprovisioned, as it stands at the end."""
     runs: int
     failures: tuple[str, ...]
     """Runs that failed, in their own words."""
 
     @property
     def is_good(self) -> bool:
-        """Whether every run was green and everything used is accounted for."""
-        return not self.failures and self.balance.is_even
+        """Whether every run was green, everything used is accounted for, and the licence that ended is finalised."""
+        return not self.failures and self.balance.is_even and self.is_finalised
+
+    @property
+    def is_finalised(self) -> bool:
+        """Whether the deprovisioned licence is inactive, without markers."""
+        row = self.departure
+        return row.get("subscriptionStatus") == "inactive" and not {"deprovisioningPendingFlag",
+                                                                      "deprovisioningExpiry"} & set(row)  # fmt: skip
 
 
 def rehearsal_instant(real_now: datetime) -> datetime:
@@ -80,44 +92,92 @@ def check_instant(now: datetime) -> None:
 
 
 def rehearse(root: Path, now: datetime, progress: Progress) -> Rehearsal:
-    """Start the stack, load a sample, meter offsets 23 to 1, let late usage arrive, meter again, strike the balance.
+    """Start the stack, load a sample, let a buyer leave, meter offsets 23 to 1, let late usage arrive, meter again, end
+    what is past its window and the licence that was left, strike the balance.
 
     The tables and the bill are gone afterwards; the runs stay in the Dagster instance under `root`, the ledger until
     the next rehearsal, which begins with an empty one. One at a time: a second one is refused (`StackError`).
     """
     check_instant(now)
-    sample = generate(now)
+    sample, leaving, stale = generate(now), departure(now), stale_rows(now)
     state = root / STATE
     progress("starting the stack", 0, 1)
     with running_stack(state, persist=False, now=now) as stack:
         shutil.rmtree(state / "ledger", ignore_errors=True)
         create_tables(stack)
         client = stack.dynamodb()
-        loading.configure_sandbox(stack, sample)
-        loading.load_subscribers(client, SUBSCRIBERS_TABLE, sample.subscribers)
-        loading.load(client, USAGE_TABLE, sample.rows)
-        with _environment(stack, now, dagster_home(root), state / "ledger"):
-            failures, runs = _meter(sample, client, progress)
-        balance = _balance(stack, client, sample)
-    return Rehearsal(now, balance, runs, tuple(failures))
+        loading.configure_sandbox(stack, sample, leaving)
+        loading.load_subscribers(client, SUBSCRIBERS_TABLE, [*sample.subscribers, leaving.subscriber])
+        loading.load(client, USAGE_TABLE, (*sample.rows, *stale, *leaving.rows))
+        runs = _runs(sample)
+        failures: list[str] = []
+        for instant in (leaving.flushed_at, now):
+            SandboxClient(stack.sandbox_url).set_now(instant)
+            with _environment(stack, instant, dagster_home(root), state / "ledger"):
+                if instant == leaving.flushed_at:
+                    _send(leaving)
+                failures += _perform(runs, instant == now, sample, client, progress)
+        progress("balance", len(runs), len(runs))
+        balance = _balance(stack, client, sample, (*stale, *leaving.rows))
+        left = _items(client, SUBSCRIBERS_TABLE, "customerAWSAccountId",
+                      [(leaving.license_arn, str(leaving.subscriber["customerAWSAccountId"]))])  # fmt: skip
+    return Rehearsal(now, balance, dict(*left), len(runs), tuple(failures))
 
 
-def _meter(sample: Sample, client: "DynamoDBClient", progress: Progress) -> tuple[list[str], int]:
+@dataclass(frozen=True)
+class _Run:
+    """One run of the rehearsal."""
+
+    job: str
+    what: str
+    """For the person who waits."""
+    partition: str | None = None
+    config: Mapping[str, Any] = field(default_factory=dict)
+    before_now: bool = False
+    """Whether it happens while the buyer leaves, some minutes before the rehearsal's instant."""
+    after_late_usage: bool = False
+
+
+def _runs(sample: Sample) -> list[_Run]:
+    """All runs of a rehearsal, in their order."""
+    now = sample.now
+    buckets = [hours.bucket(hours.hour_at_offset(now, offset)) for offset in OFFSETS]
+    only_recent = {"ops": {"expired_usage": {"config": {"whole": False}}}}
+    shards = sorted({str(offset % hours.SHARDS) for offset in STALE_OFFSETS})
+    return [
+        _Run("apply_marketplace_events", "a licence is deprovisioned", before_now=True),
+        _Run("flush_deprovisioning", "its last usage is flushed", before_now=True),
+        *(_Run("meter_hour", f"metering {bucket}", bucket) for bucket in buckets),
+        *(_Run("meter_hour", f"metering {bucket} again", bucket, after_late_usage=True)
+          for bucket in _hours_to_meter_again(sample)),
+        *(_Run("age_out", f"ending what is past its window, shard {shard}", shard, only_recent) for shard in shards),
+        _Run("finalize_deprovisioned", "the licence is finalised"),
+    ]  # fmt: skip
+
+
+def _send(leaving: Departure) -> None:
+    """Put the event of the leaving into the queue of the environment."""
+    settings = read_settings(os.environ)
+    Clients(settings).sqs().send_message(QueueUrl=str(settings.events_queue_url), MessageBody=leaving.event())
+
+
+def _perform(
+    runs: Sequence[_Run], is_now: bool, sample: Sample, client: "DynamoDBClient", progress: Progress
+) -> list[str]:
+    """Do the runs that belong to this instant; the words of those that failed."""
     from metering_dagster.definitions import build_defs
 
-    job = build_defs().resolve_job_def("meter_hour")
-    buckets = [hours.bucket(hours.hour_at_offset(sample.now, offset)) for offset in OFFSETS]
-    again = _hours_to_meter_again(sample)
-    total = len(buckets) + len(again)
-    failures: list[str] = []
+    defs, failures, late_usage_is_there = build_defs(), list[str](), False
     with dg.DagsterInstance.get() as instance:
-        for done, bucket in enumerate([*buckets, *again]):
-            if done == len(buckets):
+        for done, run in enumerate(runs):
+            if run.before_now == is_now:
+                continue
+            if run.after_late_usage and not late_usage_is_there:
                 loading.load(client, USAGE_TABLE, sample.later)
-            progress(f"metering {bucket}", done, total)
-            failures += _run(job, bucket, instance)
-    progress("balance", total, total)
-    return failures, total
+                late_usage_is_there = True
+            progress(run.what, done, len(runs))
+            failures += _run(defs.resolve_job_def(run.job), run, instance)
+    return failures
 
 
 def _hours_to_meter_again(sample: Sample) -> list[str]:
@@ -129,22 +189,23 @@ def _hours_to_meter_again(sample: Sample) -> list[str]:
     return sorted(strayed | {row.group[3] for row in sample.later})
 
 
-def _run(job: dg.JobDefinition, bucket: str, instance: dg.DagsterInstance) -> list[str]:
+def _run(job: dg.JobDefinition, run: _Run, instance: dg.DagsterInstance) -> list[str]:
     result = job.execute_in_process(
-        partition_key=bucket,
+        partition_key=run.partition,
         instance=instance,
         raise_on_error=False,
-        run_config={"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}},
-        tags={"metering/lane": "regular", "metering/rehearsal": "demo"},
+        run_config={"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}, **run.config},
+        tags={"metering/rehearsal": "demo"},
     )
     if result.success:
         return []
     failed = [event for event in result.all_events if event.is_step_failure]
-    return [f"{bucket} {event.step_key}: {event.step_failure_data.user_failure_data}" for event in failed]
+    return [f"{run.what} {event.step_key}: {event.step_failure_data.user_failure_data}" for event in failed]
 
 
-def _balance(stack: LocalStack, client: "DynamoDBClient", sample: Sample) -> Balance:
-    everything: list[SampleRow] = [*sample.rows, *sample.later]
+def _balance(stack: LocalStack, client: "DynamoDBClient", sample: Sample, ending: Sequence[SampleRow]) -> Balance:
+    first: list[SampleRow] = [*sample.rows, *ending]
+    everything = [*first, *sample.later]
     ends: dict[RowKey, Mapping[str, Any]] = {}
     for item in _items(client, USAGE_TABLE, SORT_KEY, {row_key(row) for row in everything}):
         ends[item["licenseArn"], item[SORT_KEY]] = item
@@ -154,7 +215,7 @@ def _balance(stack: LocalStack, client: "DynamoDBClient", sample: Sample) -> Bal
     for item in _items(client, AGGREGATED_USAGE_TABLE, "account_dimension_hour", keys):
         group = (item["licenseArn"], item["customerAWSAccountId"], item["dimension"], item["hourBucket"])
         aggregates[group] = item
-    return strike_balance(sample.rows, sample.later, ends, aggregates, SandboxClient(stack.sandbox_url).bill())
+    return strike_balance(first, sample.later, ends, aggregates, SandboxClient(stack.sandbox_url).bill())
 
 
 def _items(

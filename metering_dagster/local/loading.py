@@ -10,6 +10,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from metering_dagster.errors import UnreachableError
+from metering_dagster.local.endings import Departure
 from metering_dagster.local.sample import Sample, SampleRow
 from metering_dagster.local.sandbox.client import SandboxClient
 
@@ -33,13 +34,17 @@ def load_subscribers(client: "DynamoDBClient", table: str, subscribers: Iterable
     return _write(client, table, list(subscribers))
 
 
-def configure_sandbox(stack: "LocalStack", sample: Sample) -> None:
-    """Tell the sandbox which products, dimensions, licences and legacy customers exist: it refuses all others."""
+def configure_sandbox(stack: "LocalStack", sample: Sample, leaving: Departure | None = None) -> None:
+    """Tell the sandbox which products, dimensions, licences and legacy customers exist: it refuses all others.
+
+    And which licence is deprovisioned, so that it accepts that one's usage for an hour more.
+    """
     SandboxClient(stack.sandbox_url).configure(
         products=list(sample.products),
         dimensions=list(sample.dimensions),
-        licenses=sample.licenses,
+        licenses=sample.licenses | ({leaving.license_arn: leaving.subscriber["productCode"]} if leaving else {}),
         customers=list(sample.legacy_customers),
+        deprovisioned={leaving.license_arn: leaving.deprovisioned_at} if leaving else {},
     )
 
 

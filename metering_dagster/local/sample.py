@@ -60,6 +60,8 @@ class Kind(StrEnum):
     """A second that has been metered, with another quantity."""
     REPEATED = "repeated"
     """A row that has been metered, put again unchanged."""
+    STALE = "stale"
+    """Of an hour that was past its window before anybody metered it."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +126,7 @@ _DIMENSIONS = (
 
 
 @dataclass(frozen=True)
-class _License:
+class License:
     """What one buyer has of one product; without an ARN of its own where the buyer is a legacy one."""
 
     arn: str
@@ -138,7 +140,7 @@ class _License:
 class Stream:
     """Usage of one licence in one dimension: a group each hour, or none."""
 
-    license: _License
+    license: License
     dimension: _Dimension
     peak: int
     allocated: bool
@@ -164,7 +166,7 @@ class Cast:
     """Who there is and what of theirs is used: the same at any time."""
 
     products: tuple[str, ...]
-    licenses: tuple[_License, ...]
+    licenses: tuple[License, ...]
     streams: tuple[Stream, ...]
 
 
@@ -189,7 +191,7 @@ def generate(now: datetime, seed: int = DEFAULT_SEED) -> Sample:
         now=now,
         rows=tuple(row for group in groups for row in group.rows),
         later=later,
-        subscribers=tuple(_subscriber(each, now) for each in licenses if each.customer_identifier is None),
+        subscribers=tuple(subscriber_of(each, now) for each in licenses if each.customer_identifier is None),
         products=cast.products,
         dimensions=tuple(dimension.name for dimension in _DIMENSIONS),
         legacy_customers=tuple(each.customer_identifier for each in licenses if each.customer_identifier),
@@ -200,7 +202,7 @@ def _text(rng: random.Random, length: int, alphabet: str = string.ascii_lowercas
     return "".join(rng.choices(alphabet, k=length))
 
 
-def _licenses(rng: random.Random, products: Sequence[str]) -> list[_License]:
+def _licenses(rng: random.Random, products: Sequence[str]) -> list[License]:
     """One for each buyer and product; the last buyer is a legacy one, whose key holds the product code."""
     issuer = _text(rng, 12, string.digits)
     accounts = [str(number) for number in rng.sample(range(10**11, 10**12), BUYERS)]
@@ -209,12 +211,12 @@ def _licenses(rng: random.Random, products: Sequence[str]) -> list[_License]:
         for product in rng.sample(products, 2 if position < BUYERS_OF_TWO_PRODUCTS else 1):
             spelling = rng.choice((":", "/"))
             arn = f"arn:aws:license-manager::{issuer}:license{spelling}l-{_text(rng, 32, '0123456789abcdef')}"
-            licenses.append(_License(arn, account, product, f"agmt-{_text(rng, 24)}"))
+            licenses.append(License(arn, account, product, f"agmt-{_text(rng, 24)}"))
     identifier = _text(rng, 11, string.ascii_letters + string.digits)
-    return [*licenses, _License(products[-1], accounts[-1], products[-1], "", identifier)]
+    return [*licenses, License(products[-1], accounts[-1], products[-1], "", identifier)]
 
 
-def _streams(rng: random.Random, licenses: Sequence[_License]) -> list[Stream]:
+def _streams(rng: random.Random, licenses: Sequence[License]) -> list[Stream]:
     """One and two dimensions by turns; some are allocated to tags, but no legacy buyer's."""
     streams = []
     for position, each in enumerate(licenses):
@@ -225,7 +227,8 @@ def _streams(rng: random.Random, licenses: Sequence[_License]) -> list[Stream]:
     return streams
 
 
-def _subscriber(held: _License, now: datetime) -> Mapping[str, Any]:
+def subscriber_of(held: License, now: datetime) -> Mapping[str, Any]:
+    """The subscribers table's row of a licence that has been active for a while."""
     since = _stamp(now - timedelta(days=90))
     return {
         "licenseArn": held.arn,
