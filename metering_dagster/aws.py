@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
     from mypy_boto3_meteringmarketplace import MarketplaceMeteringClient
 
-    SQSClient = Any  # mypy_boto3_sqs, once its stubs are among the development dependencies
+    from mypy_boto3_sns import SNSClient
+    from mypy_boto3_sqs import SQSClient
 
 _CONNECTIONS = 32
 """More than the threads that use one client side by side."""
@@ -84,9 +85,10 @@ class Clients:
         client: MarketplaceMeteringClient = self._client("meteringmarketplace", _METERING, None)
         return client
 
-    def sns(self, region: str) -> Any:
+    def sns(self, region: str) -> "SNSClient":
         """A client of SNS in this Region that gives up soon."""
-        return self._client("sns", _ALERTS, region)
+        client: SNSClient = self._client("sns", _ALERTS, region)
+        return client
 
     def sqs(self) -> "SQSClient":
         """A client of SQS, in the Region of the queue of lifecycle events; the same one each time.

@@ -15,7 +15,7 @@ from metering_dagster.errors import CallerError, MeteringError, SettingsError, U
 from metering_dagster.masking import mask_text
 
 if TYPE_CHECKING:
-    SQSClient = Any  # mypy_boto3_sqs, once its stubs are among the development dependencies
+    from mypy_boto3_sqs import SQSClient
 
 BATCH = 10
 """Messages that SQS gives or deletes at a time."""
