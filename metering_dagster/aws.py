@@ -18,7 +18,6 @@ from metering_dagster.settings import Settings, is_loopback
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
     from mypy_boto3_meteringmarketplace import MarketplaceMeteringClient
-
     from mypy_boto3_sns import SNSClient
     from mypy_boto3_sqs import SQSClient
 

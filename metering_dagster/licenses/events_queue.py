@@ -16,13 +16,14 @@ from metering_dagster.masking import mask_text
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
+    from mypy_boto3_sqs.literals import QueueAttributeFilterType
 
 BATCH = 10
 """Messages that SQS gives or deletes at a time."""
 WAIT_SECONDS = 1
 """For the first message: a request that waits asks all of SQS' servers, and an empty answer means an empty queue."""
 KEPT = "What is in the queue stays there."
-_ATTRIBUTES = [
+_ATTRIBUTES: "list[QueueAttributeFilterType]" = [
     "VisibilityTimeout", "ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible", "RedrivePolicy",
 ]  # fmt: skip
 _NO_QUEUE = frozenset({"AWS.SimpleQueueService.NonExistentQueue", "QueueDoesNotExist", "NonExistentQueue"})
@@ -89,7 +90,7 @@ class EventsQueue:
         """Delete up to ten messages. In words, which SQS did not delete; those come again, which is harmless."""
         if not messages:
             return []
-        entries = [{"Id": str(number), "ReceiptHandle": m.receipt} for number, m in enumerate(messages)]
+        entries: list[Any] = [{"Id": str(number), "ReceiptHandle": m.receipt} for number, m in enumerate(messages)]
         with _Explained(self):
             answer = self.client.delete_message_batch(QueueUrl=self.url, Entries=entries)
         return [
