@@ -110,6 +110,36 @@ class Instance:
 
         return until(look, f"{at_least} ticks of {name}")
 
+    def start_sensor(self, name: str) -> None:
+        answer = self.graphql(
+            """mutation ($s: SensorSelector!) { startSensor(sensorSelector: $s) { __typename
+            ... on Sensor { sensorState { status } } } }""",
+            s=SELECTOR | {"sensorName": name},
+        )["startSensor"]
+        assert answer.get("sensorState") == {"status": "RUNNING"}, answer
+
+    def sensor_ticks(self, name: str, at_least: int = 1) -> list[dict[str, Any]]:
+        """Its ticks that have ended, oldest first, once there are so many."""
+
+        def look() -> list[dict[str, Any]] | None:
+            found = self.graphql(
+                """query ($s: SensorSelector!) { sensorOrError(sensorSelector: $s) { ... on Sensor { sensorState {
+                ticks(limit: 200) { status skipReason runIds error { message } } } } } }""",
+                s=SELECTOR | {"sensorName": name},
+            )["sensorOrError"]["sensorState"]["ticks"]
+            ended = [tick for tick in found if tick["status"] != "STARTED"]
+            return ended[::-1] if len(ended) >= at_least else None
+
+        return until(look, f"{at_least} ticks of {name}")
+
+    def runs_of(self, job: str) -> list[dict[str, Any]]:
+        """All its runs, newest first."""
+        return list(self.graphql(
+            """query ($job: String!) { runsOrError(filter: {pipelineName: $job}) { ... on Runs { results {
+            runId status tags { key value } } } } }""",
+            job=job,
+        )["runsOrError"]["results"])  # fmt: skip
+
     def _schedule(self, name: str) -> dict[str, Any]:
         return dict(self.graphql(
             """query ($s: ScheduleSelector!) { scheduleOrError(scheduleSelector: $s) { ... on Schedule {

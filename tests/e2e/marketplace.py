@@ -46,14 +46,8 @@ class Marketplace:
     def __init__(self, dynamodb_url: str, sandbox_url: str) -> None:
         self.dynamodb_url, self.sandbox_url = dynamodb_url, sandbox_url
         self.expected: Bill = {}
-        self._client: Any = boto3.client(
-            "dynamodb",
-            endpoint_url=dynamodb_url,
-            region_name="us-east-1",
-            aws_access_key_id="local",
-            aws_secret_access_key="local",
-            config=Config(proxies={}),
-        )
+        self._client: Any = _client("dynamodb", dynamodb_url)
+        self._queues: Any = _client("sqs", dynamodb_url)
 
     def environment(self) -> dict[str, str]:
         """What the project must be told."""
@@ -72,7 +66,8 @@ class Marketplace:
         }
 
     def create(self) -> None:
-        """The three tables, and whom the marketplace knows."""
+        """The three tables, the queue, and whom the marketplace knows."""
+        self.queue_url = str(self._queues.create_queue(QueueName="e2e-events")["QueueUrl"])
         pending = {"IndexName": "metering_pending", "KeySchema": _schema("meteringPending", HASH)}
         some = {"ProjectionType": "INCLUDE", "NonKeyAttributes": ["customerAWSAccountId", "dimension"]}
         self._table("e2e-usage", SORT, [pending | {"Projection": some}])
@@ -110,6 +105,11 @@ class Marketplace:
         if billed:
             self.expected[arn, account, dimension, hour] = sum(quantities, Decimal(0))
 
+    def expect(self, number: int, dimension: str, hour: str, quantity: Decimal) -> None:
+        """This is to be on the bill."""
+        arn, account = licence(number)
+        self.expected[arn, account, dimension, hour] = quantity
+
     def put_row(self, number: int, dimension: str, timestamp: str, quantity: Any) -> None:
         """One raw row, as the seller writes it."""
         arn, account = licence(number)
@@ -144,6 +144,30 @@ class Marketplace:
         """The bill is what was put into the tables, group by group, and nothing else."""
         assert self.bill() == self.expected
 
+    def subscriber(self, number: int) -> dict[str, str]:
+        """A subscriber's row as it stands, its texts."""
+        arn, account = licence(number)
+        key = {HASH: {"S": arn}, "customerAWSAccountId": {"S": account}}
+        found = self._client.get_item(TableName="e2e-subscribers", Key=key, ConsistentRead=True)
+        return {name: value["S"] for name, value in found.get("Item", {}).items() if "S" in value}
+
+    def deprovision(self, number: int, at: datetime) -> None:
+        """What happens when a licence ends: the marketplace takes its usage an hour more, and an event tells of it."""
+        arn, account = licence(number)
+        self.control("configure", {"deprovisioned": {arn: at.isoformat()}})
+        body = {
+            "detail-type": "License Deprovisioned - Manufacturer",
+            "time": f"{at:%Y-%m-%dT%H:%M:%SZ}",
+            "detail": {"acceptor": {"accountId": account}, "license": {"arn": arn}, "product": {"code": PRODUCT}},
+        }
+        self._queues.send_message(QueueUrl=self.queue_url, MessageBody=json.dumps(body))
+
+    def messages(self) -> int:
+        """How many events are in the queue, received ones included."""
+        names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
+        found = self._queues.get_queue_attributes(QueueUrl=self.queue_url, AttributeNames=names)["Attributes"]
+        return sum(int(found[name]) for name in names)
+
     def control(self, path: str, document: Any = None) -> Any:
         """The sandbox's control API."""
         return ask(f"{self.sandbox_url}/_sandbox/{path}", document)
@@ -167,6 +191,12 @@ class Marketplace:
 
     def close(self) -> None:
         self._client.close()
+        self._queues.close()
+
+
+def _client(service: str, url: str) -> Any:
+    credentials = {"aws_access_key_id": "local", "aws_secret_access_key": "local"}
+    return boto3.client(service, endpoint_url=url, region_name="us-east-1", config=Config(proxies={}), **credentials)
 
 
 def _schema(*names: str) -> list[dict[str, str]]:
@@ -181,7 +211,7 @@ def running_marketplace(folder: Path, project: Path) -> Iterator[Marketplace]:
     ]  # fmt: skip
     port = free_port()
     emulator_environment = {
-        "BIND_HOST": HOST, "GATEWAY_PORT": str(port), "SERVICES": "dynamodb", "SFTP_ENABLED": "0",
+        "BIND_HOST": HOST, "GATEWAY_PORT": str(port), "SERVICES": "dynamodb,sqs", "SFTP_ENABLED": "0",
         "IOT_MTLS_ENABLED": "0", "PERSIST_STATE": "0", "TMPDIR": str(folder), "STATE_DIR": str(folder / "state"),
     }  # fmt: skip
     with (

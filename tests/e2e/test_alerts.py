@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.conftest import PROJECT
-from tests.e2e.instance import SELECTOR, Instance, webserver_and_daemon
+from tests.e2e.instance import webserver_and_daemon
 from tests.e2e.marketplace import Marketplace, hour_back
 from tests.e2e.processes import HOST, until
 
@@ -48,14 +48,14 @@ def test_the_refusal_of_the_current_hour_is_heard(marketplace: Marketplace, tmp_
     with listening() as (url, heard):
         environment = marketplace.environment() | {"METERING_ALERTS_WEBHOOK_URL": url}
         with webserver_and_daemon(tmp_path, PROJECT, environment) as dagster:
-            start_sensor(dagster)
-            first = ended_ticks(dagster, 1)[0]
+            dagster.start_sensor(SENSOR)
+            first = dagster.sensor_ticks(SENSOR)[0]
             assert first["status"] == "SKIPPED", first
             assert "Watching starts now" in first["skipReason"]
             run = dagster.materialize(hour_back(0))
             assert dagster.run_ended(run) == "FAILURE"
             told = until(lambda: [each for each in heard if each.get("run")] or None, "the failure to be heard")
-            ticks = ended_ticks(dagster, 2)
+            ticks = dagster.sensor_ticks(SENSOR, 2)
     assert [each["run"] for each in told] == [run]
     assert (told[0]["hour"], told[0]["link"]) == (hour_back(0), f"/runs/{run}")
     assert "2026-03-18T13:00Z" in told[0]["cause"], "it says when the hour opens"
@@ -63,27 +63,3 @@ def test_the_refusal_of_the_current_hour_is_heard(marketplace: Marketplace, tmp_
     # Nothing of the last day was metered, and four of its hours have less than four hours left.
     (hours,) = (each for each in heard if not each.get("run"))
     assert hours["subject"].startswith("Metering: 4 hours are not closed")
-
-
-def start_sensor(dagster: Instance) -> None:
-    answer = dagster.graphql(
-        """mutation ($s: SensorSelector!) { startSensor(sensorSelector: $s) { __typename
-        ... on Sensor { sensorState { status } } } }""",
-        s=SELECTOR | {"sensorName": SENSOR},
-    )["startSensor"]
-    assert answer.get("sensorState") == {"status": "RUNNING"}, answer
-
-
-def ended_ticks(dagster: Instance, at_least: int) -> list[dict[str, Any]]:
-    """Oldest first."""
-
-    def look() -> list[dict[str, Any]] | None:
-        found = dagster.graphql(
-            """query ($s: SensorSelector!) { sensorOrError(sensorSelector: $s) { ... on Sensor { sensorState {
-            ticks(limit: 50) { status skipReason error { message } } } } } }""",
-            s=SELECTOR | {"sensorName": SENSOR},
-        )["sensorOrError"]["sensorState"]["ticks"]
-        ended = [tick for tick in found if tick["status"] != "STARTED"]
-        return ended[::-1] if len(ended) >= at_least else None
-
-    return until(look, f"{at_least} ticks of {SENSOR}")
