@@ -35,10 +35,10 @@ ui: $(READY)  ## Dagster's UI on the instance of the demo
 	@cd .dagster_home && DAGSTER_HOME=$(CURDIR)/.dagster_home ../$(BIN)/dagster dev -w ../workspace.yaml
 
 test: $(READY)  ## Rules, stores, Dagster in one process: no server, no Java
-	@$(BIN)/python -m pytest -q -n auto --dist loadfile -m "not services"
+	@$(BIN)/python -m pytest -q -n auto --dist worksteal -m "not services"
 
-test-services: $(READY)  ## What needs a server of its own; scripts/fetch_dynamodb_local.sh fetches one
-	@$(BIN)/python -m pytest -q -m services
+test-services: $(READY)  ## Processes that are killed, servers, end to end; scripts/fetch_dynamodb_local.sh fetches one
+	@$(BIN)/python -m pytest -q -n auto --dist loadfile -m services
 
 test-all: test test-services  ## Both
 

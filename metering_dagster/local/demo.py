@@ -119,9 +119,9 @@ def rehearse(root: Path, now: datetime, progress: Progress) -> Rehearsal:
                 failures += _perform(runs, instant == now, sample, client, progress)
         progress("balance", len(runs), len(runs))
         balance = _balance(stack, client, sample, (*stale, *leaving.rows))
-        left = _items(client, SUBSCRIBERS_TABLE, "customerAWSAccountId",
-                      [(leaving.license_arn, str(leaving.subscriber["customerAWSAccountId"]))])  # fmt: skip
-    return Rehearsal(now, balance, dict(*left), len(runs), tuple(failures))
+        buyer = (leaving.license_arn, str(leaving.subscriber["customerAWSAccountId"]))
+        left = dict(*_items(client, SUBSCRIBERS_TABLE, "customerAWSAccountId", [buyer]))
+    return Rehearsal(now, balance, left, len(runs), tuple(failures))
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,8 @@ from tests.crash import worker as points
 from tests.crash.truth import final_items
 from tests.items import an_aggregate, some_usage
 
+pytestmark = pytest.mark.services
+
 SHARD, OLD = 2, "2026-11-27T06"
 LATER = "2026-11-28T12:25:00Z"
 """When the next sweep comes: what it writes bears another time than what the killed one wrote."""

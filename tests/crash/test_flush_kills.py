@@ -8,6 +8,8 @@ from tests.crash.truth import final_items, metered_exactly_once, put_in_parts, u
 from tests.items import HOUR, a_deprovisioning, a_subscriber, a_usage
 from tests.world import World
 
+pytestmark = pytest.mark.services
+
 EXPIRY = "2026-11-28T13:15:00Z"
 LATER = "2026-11-28T12:25:00Z"
 COMMITTED = 4
@@ -73,6 +75,8 @@ def test_a_loss_is_told_again_where_the_first_to_tell_it_was_killed_before_the_w
     key = dg.AssetCheckKey(dg.AssetKey("metered_usage"), "all_subscribed")
     with dg.DagsterInstance.from_config(str(crew.home)) as instance:
         told = instance.event_log_storage.get_asset_check_execution_history(key, limit=20)
-    evaluations = [record.event.dagster_event.asset_check_evaluation_data for record in told if record.event]
+    events = [record.event.dagster_event for record in told if record.event]
+    answered = dg.DagsterEventType.ASSET_CHECK_EVALUATION
+    evaluations = [each.asset_check_evaluation_data for each in events if each.event_type is answered]
     mine = [each for each in evaluations if each.partition == "2026-11-28T06"]
     assert [(each.passed, each.metadata["lost_quantity"].value) for each in mine] == [(False, 3.0), (False, 3.0)]

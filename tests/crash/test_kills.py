@@ -10,6 +10,8 @@ from tests.crash.truth import final_items, metered_exactly_once, put_in_parts, u
 from tests.items import some_usage
 from tests.world import HOUR
 
+pytestmark = pytest.mark.services
+
 LATER = "2026-11-28T12:25:00Z"
 """When the next worker comes: what it writes bears another time than what the killed one wrote."""
 PARTS_OF_THE_COMMITS = 5

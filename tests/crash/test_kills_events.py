@@ -14,6 +14,8 @@ from tests.licenses.bodies import AMENDED, DEPROVISIONED, ENDED, UPDATED, a_body
 from tests.licenses.events_world import EventsWorld
 from tests.world import World
 
+pytestmark = pytest.mark.services
+
 LICENCES = [f"{LICENCE}{number}" for number in range(4)]
 ANNOUNCEMENTS = 25
 """Of each of two workers on these events, about."""

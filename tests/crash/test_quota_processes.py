@@ -21,6 +21,8 @@ from tests.crash.worker import SLOT
 from tests.items import LICENCE, an_aggregate
 from tests.world import World
 
+pytestmark = pytest.mark.services
+
 PROCESSES, CALLS_EACH = 5, 28
 LIMIT, AVERAGE = 10, 9.0
 RUNS = 3

@@ -4,6 +4,8 @@ import pytest
 
 from tests.crash.truth import metered_exactly_once, put_in_parts, usage_of_all_sizes
 
+pytestmark = pytest.mark.services
+
 
 @pytest.mark.parametrize(("time", "dagster"), [(1, False), (2, False), (3, True)])
 def test_two_workers_on_one_hour_at_once(world, crew, time, dagster):
