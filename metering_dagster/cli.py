@@ -144,7 +144,7 @@ def _as_signpost(running: "Running") -> str:
     return f"""
   Dagster   {running.url}
   look at   {running.url}/assets/metered_usage?view=partitions     the hours, green once they are metered
-            {running.url}/automation     31 schedules ({running.cron}) and 4 sensors: what each tick asked for, or why not
+            {running.url}/automation     31 schedules ({running.cron}) and 4 sensors: what ticks asked for, or why not
             {running.url}/runs     what each run of an hour did
   bill      {running.stack.sandbox_url}/_sandbox/bill
   tables    AWS_ENDPOINT_URL={running.stack.dynamodb_url} (any credentials, region {running.stack.region})

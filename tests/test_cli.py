@@ -37,12 +37,13 @@ def test_the_demo_accounts_for_every_unit(project: Path) -> None:
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert told["good"]
-    assert len(told["hours"]) == 23
+    assert len(told["hours"]) == 26, "offsets 23 to 1, two that are past their window, and the current one"
+    assert told["departure"] == {"status": "inactive", "finalised": True}
     assert told["total"]["rows"] >= 6000
     for hour in told["hours"].values():
-        parts = sum(Decimal(hour[name]) for name in ("billed", "held", "rejected", "late"))
+        parts = sum(Decimal(hour[name]) for name in ("billed", "held", "rejected", "late", "expired"))
         assert Decimal(hour["used"]) == parts
-    assert all(Decimal(told["total"][name]) > 0 for name in ("billed", "held", "rejected"))
+    assert all(Decimal(told["total"][name]) > 0 for name in ("billed", "held", "rejected", "expired"))
     assert Decimal(told["total"]["late"]) != 0  # less than nothing where more was billed than is stated now
     assert told["total"]["waiting"] > 0
     assert (project / ".dagster_home" / "storage").is_dir(), "the runs are kept for the UI"
