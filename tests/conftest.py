@@ -2,10 +2,12 @@
 
 import functools
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import botocore.session
+import dagster as dg
 import pytest
 
 from metering_dagster.local.sandbox import Sandbox
@@ -68,3 +70,13 @@ def world(
         ours = World(engine, sandbox, tmp_path)
         yield ours
         ours.close()
+
+
+@pytest.fixture
+def instance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dg.DagsterInstance]:
+    """A Dagster instance on disk, for ticks. Opened once: each tick would open it anew, which takes longer than it."""
+    home = tmp_path / "dagster"
+    home.mkdir()
+    with dg.DagsterInstance.local_temp(str(home)) as ours:
+        monkeypatch.setattr(dg.DagsterInstance, "from_ref", lambda ref: nullcontext(ours))
+        yield ours

@@ -5,10 +5,8 @@ hour is billed by 06:00 on the 1st or has ended in a state that says why not; no
 """
 
 from collections import Counter, defaultdict
-from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from pathlib import Path
 
 import dagster as dg
 import pytest
@@ -102,16 +100,6 @@ class Month:
         bucket = hours.bucket(hour)
         rows = [row for row in self.world.rows() if row["timestamp"].startswith(bucket)]
         return Counter("pending" if "meteringPending" in row else row["meteringStatus"] for row in rows)
-
-
-@pytest.fixture
-def instance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Opened once: each of thousands of ticks would open it anew, which takes longer than the tick."""
-    home = tmp_path / "dagster"
-    home.mkdir()
-    with dg.DagsterInstance.local_temp(str(home)) as ours:
-        monkeypatch.setattr(dg.DagsterInstance, "from_ref", lambda ref: nullcontext(ours))
-        yield ours
 
 
 @pytest.fixture(autouse=True)

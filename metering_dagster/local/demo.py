@@ -120,7 +120,7 @@ def rehearse(root: Path, now: datetime, progress: Progress) -> Rehearsal:
         progress("balance", len(runs), len(runs))
         balance = _balance(stack, client, sample, (*stale, *leaving.rows))
         buyer = (leaving.license_arn, str(leaving.subscriber["customerAWSAccountId"]))
-        left = dict(*_items(client, SUBSCRIBERS_TABLE, "customerAWSAccountId", [buyer]))
+        left: dict[str, Any] = dict(*_items(client, SUBSCRIBERS_TABLE, "customerAWSAccountId", [buyer]))
     return Rehearsal(now, balance, left, len(runs), tuple(failures))
 
 

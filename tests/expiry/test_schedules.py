@@ -18,14 +18,6 @@ from tests.world import World
 SCHEDULES = age_out_schedules(Settings(), age_out_job(expired_usage(Settings())))
 
 
-@pytest.fixture
-def instance(tmp_path):
-    home = tmp_path / "dagster"
-    home.mkdir()
-    with dg.DagsterInstance.local_temp(str(home)) as ours:
-        yield ours
-
-
 def tick(world: World, instance, shard: int, at: str | None = None) -> dg.RunRequest | str:
     """What the shard's schedule answers: the run that it asks for, or why it asks for none."""
     if at:

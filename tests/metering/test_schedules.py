@@ -1,7 +1,6 @@
 """The 24 schedules: what is there, and what their ticks do beside a real instance and real tables."""
 
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import dagster as dg
 import pytest
@@ -12,14 +11,6 @@ from metering_dagster.errors import SettingsError
 from metering_dagster.settings import Mode, Settings
 from tests.items import HOUR, a_usage, an_aggregate
 from tests.world import World
-
-
-@pytest.fixture
-def instance(tmp_path: Path):
-    home = tmp_path / "dagster"
-    home.mkdir()
-    with dg.DagsterInstance.local_temp(str(home)) as ours:
-        yield ours
 
 
 def evaluate(world: World, instance: dg.DagsterInstance, name: str, tick_at: datetime) -> list[dg.RunRequest] | str:

@@ -4,7 +4,6 @@ import functools
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import dagster as dg
 import pytest
@@ -72,13 +71,10 @@ class Watch:
 
 
 @pytest.fixture
-def watch(world: World, webhook: Webhook, tmp_path: Path) -> Iterator[Watch]:
+def watch(world: World, webhook: Webhook, instance: dg.DagsterInstance) -> Watch:
     """A watch that has begun, and posts to the webhook; what it says of hours at the beginning is forgotten."""
     world.configure(alerts_webhook_url=webhook.url, ui_url="https://dagster.example.com")
-    home = tmp_path / "dagster"
-    home.mkdir()
-    with dg.DagsterInstance.local_temp(str(home)) as instance:
-        ours = Watch(world, instance)
-        ours.tick()
-        webhook.taken.clear()
-        yield ours
+    ours = Watch(world, instance)
+    ours.tick()
+    webhook.taken.clear()
+    return ours
