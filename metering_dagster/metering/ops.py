@@ -5,7 +5,7 @@ The hour and the licences come in as inputs: in a run of a partition by the inpu
 before. No value that an op hands on names a buyer.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -14,12 +14,11 @@ import dagster as dg
 from pydantic import Field
 
 from metering_dagster import hours
-from metering_dagster.errors import LeftPendingError, MeteringError, UnreachableError
-from metering_dagster.ledger.entries import Entry, Standing
-from metering_dagster.ledger.files import LedgerFile
-from metering_dagster.ledger.standing import standing_of_hour
+from metering_dagster.errors import LeftPendingError, MeteringError
+from metering_dagster.ledger.entries import Standing
 from metering_dagster.metering import checks, metadata
 from metering_dagster.metering.guard import refuse_open_hour
+from metering_dagster.metering.step_ledger import Telling, ledger_file, standing_so_far
 from metering_dagster.metering.windows import Whose
 from metering_dagster.settings import Mode
 
@@ -121,7 +120,7 @@ def discover_pending(context: dg.OpExecutionContext, config: HourConfig, hour: s
             return
         from metering_dagster.metering.discovery import discover
 
-        with _Telling(context, deployment, hour) as tell:
+        with Telling(context, deployment, hour) as tell:
             found = discover(deployment.tables, part, tell)
         for lost_in, rows in sorted(found.lost.items()):
             if rows:
@@ -146,12 +145,12 @@ def aggregate_groups(context: dg.OpExecutionContext, config: HourConfig, hour: s
             return
         from metering_dagster.metering.aggregation import aggregate
 
-        with _Telling(context, deployment, hour) as tell:
+        with Telling(context, deployment, hour) as tell:
             done = aggregate(deployment.tables, part, tell)
         for note in done.notes:
             context.log.warning(note)
         if licences is Whose.EVERYBODY:
-            standing = _standing(context, deployment, hour)
+            standing = standing_so_far(context, deployment, hour)
             rejected = deployment.tables.usage.count_rejected(standing.rejected_rows)
             yield from checks.of_aggregation(done, standing, rejected)
         shown = metadata.of_aggregation(deployment.mode, done)
@@ -188,7 +187,7 @@ def plan_submissions(context: dg.OpExecutionContext, config: HourConfig, hour: s
         from metering_dagster.metering.submission import Submission, pending_windows, reject_unsendable
 
         report = Submission()
-        with _Telling(context, deployment, hour) as tell:
+        with Telling(context, deployment, hour) as tell:
             records = sum(
                 len(reject_unsendable(deployment.tables, window, report, tell))
                 for window in pending_windows(deployment.tables, part)
@@ -216,7 +215,7 @@ def submit_batches(context: dg.OpExecutionContext, plan: Plan, licences: Whose) 
         if plan.closed:
             return Submitted(plan.hour, mode, Submission(), plan)
         part = _part(context, deployment, plan.hour, licences)
-        with _ledger_file(context, deployment, plan.hour) as ledger:
+        with ledger_file(context, deployment, plan.hour) as ledger:
             if mode is Mode.SHADOW:
                 from metering_dagster.metering.shadow import would_bill
 
@@ -252,7 +251,7 @@ def record_submissions(context: dg.OpExecutionContext, submitted: Submitted, lic
             return
         now = deployment.settings.now()
         pending = tables.usage.count_pending(hour), _still_pending(tables, hour)
-        standing = _standing(context, deployment, hour)
+        standing = standing_so_far(context, deployment, hour)
         yield from checks.of_submission(hours.closes_at(hours.parse_bucket(hour), now), submission, standing, pending)
         shown = metadata.of_submission(submitted.mode, submission, standing, pending, submitted.ledger)
         failure = left_pending(submitted, now) or (arrived_meanwhile(hour, pending[1]) if tables.writes else None)
@@ -317,51 +316,6 @@ def _deployment(context: dg.OpExecutionContext) -> "Deployment":
     deployment: Deployment = context.resources.metering
     deployment.settings.require()
     return deployment
-
-
-def _ledger_file(context: dg.OpExecutionContext, deployment: "Deployment", hour: str) -> LedgerFile:
-    """The file in which this step tells what ended; a step that is tried again tells in a file of its own."""
-    again = f"-{context.retry_number}" if context.retry_number else ""
-    name = f"{context.run_id}-{context.op.name}{again}"
-    ledger = deployment.ledger(context.instance.storage_directory())
-    return ledger.file(hour, name, deployment.mode.value, context.run_id)
-
-
-class _Telling:
-    """The ledger's files of a step that comes before the submission: where they cannot be written, billing goes on.
-
-    One file; and one more for each other hour whose usage was found under this one, and is lost.
-    """
-
-    def __init__(self, context: dg.OpExecutionContext, deployment: "Deployment", hour: str) -> None:
-        self.context, self.deployment, self.hour = context, deployment, hour
-        self.files: dict[str, LedgerFile] = {}
-
-    def __enter__(self) -> Callable[[Entry], None]:
-        """Who hears of what ended: in shadow mode nobody, for nothing did."""
-        return self._tell if self.deployment.tables.writes else lambda _: None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        for file in self.files.values():
-            try:
-                file.close()
-            except UnreachableError as fault:
-                self.context.log.error(str(fault))
-
-    def _tell(self, entry: Entry) -> None:
-        hour = entry.bucket or self.hour
-        if hour not in self.files:
-            self.files[hour] = _ledger_file(self.context, self.deployment, hour)
-        self.files[hour].tell(entry)
-
-
-def _standing(context: dg.OpExecutionContext, deployment: "Deployment", hour: str) -> Standing:
-    """What all runs of the hour so far left behind; nothing, with a warning, where the ledger cannot be read."""
-    try:
-        return standing_of_hour(deployment.ledger(context.instance.storage_directory()), hour)
-    except MeteringError as error:
-        context.log.warning(f"The checks speak of this run alone. {error}")
-        return Standing()
 
 
 def _visit(

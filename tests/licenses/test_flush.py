@@ -2,6 +2,7 @@
 
 import pytest
 
+from metering_dagster.ledger.entries import Kind
 from metering_dagster.ledger.files import Ledger
 from metering_dagster.local.sandbox import faults
 from metering_dagster.settings import Mode
@@ -224,3 +225,17 @@ def test_a_flush_again_finds_nothing_more(world):
     assert world.flush().observed == {}
     assert len(world.calls()) == 1
     world.judge()
+
+
+def test_what_one_run_finds_of_an_hour_under_two_hours_is_all_in_the_ledger(world):
+    older, newer, past = "2026-11-28T06", HOUR, "2026-11-26T10"
+    world.put(a_deprovisioning(EXPIRY), a_usage(0, "1", hour=older), a_usage(0, "1", hour=newer))
+    world.flush()
+    world.put(
+        a_usage(1, "2", hour=past, filed=older), a_usage(2, "4", hour=past, filed=newer),
+        a_usage(3, "8", hour=older, filed=newer), a_usage(4, "16", hour=older),
+    )  # fmt: skip
+    assert world.flush().success
+    ledger = Ledger(str(world.settings.ledger_uri))
+    assert sorted(e.sort_key[-2:] for e in ledger.read_hour(past) if e.kind == Kind.ROW) == ["01", "02"]
+    assert sorted(e.sort_key[-2:] for e in ledger.read_hour(older) if e.kind == Kind.ROW) == ["03", "04"]
