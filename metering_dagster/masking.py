@@ -10,7 +10,8 @@ import re
 _SHOWN = 4
 _ARN = re.compile(r"(?:arn:aws[a-zA-Z-]*|\baws[a-zA-Z-]*:license-manager):(?:[^\s\"',;)\]}]|,(?=\w))+")
 """Also without its `arn:`, as some lifecycle events have it. A comma may be part of it."""
-_ACCOUNT = re.compile(r"(?<![0-9A-Za-z])[0-9]{12}(?![0-9A-Za-z])")
+_ACCOUNT = re.compile(r"(?<![0-9])[0-9]{12}(?![0-9])")
+"""Also with letters beside it: what others name may be glued to one."""
 _MASKED_LICENCE = re.compile(r"(?i)\blicen[cs]es?[ :=]{1,2}(\*{4}[^\s,;:.)\]]{0,4})")
 
 

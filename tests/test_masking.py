@@ -66,3 +66,10 @@ def test_no_account_gets_through_between_other_words(before, after):
 ])  # fmt: skip
 def test_the_licence_that_a_text_names(text, named):
     assert licence_in(text) == named
+
+
+@pytest.mark.parametrize(
+    "text", ["x444455556666", "444455556666abc", "tenant444455556666", "é444455556666", "\\n444455556666"]
+)
+def test_an_account_glued_to_letters_is_masked(text):
+    assert "444455556666" not in mask_text(text)

@@ -14,6 +14,7 @@ from metering_dagster.errors import HourRefusedError, MeteringError
 from metering_dagster.expiry.ledger import SweepLedger
 from metering_dagster.expiry.metadata import faults_of, of_sweep, warnings_of
 from metering_dagster.expiry.report import Sweep
+from metering_dagster.masking import mask_text
 from metering_dagster.metering.assets import GROUP, MODE_TAG, OWNERS, mode_of
 from metering_dagster.settings import Mode, Settings
 
@@ -95,20 +96,23 @@ def _sweep(deployment: "Deployment", shard: int, config: SweepConfig, report: Sw
 
     tables = deployment.tables
     tell = ledger.tell if tables.writes else ignore  # in shadow mode nothing ended
-    shard_hours = hours_of_sweep(shard, tables.clock(), _as_of(config))
+    shard_hours = hours_of_sweep(shard, tables.clock(), _as_of(config, tables.clock()))
     sweep(tables, shard_hours, tell, whole=config.whole, report=report)
 
 
-def _as_of(config: SweepConfig) -> datetime | None:
+def _as_of(config: SweepConfig, now: datetime) -> datetime | None:
     if not config.as_of:
         return None
     try:
-        return hours.parse_bucket(config.as_of)
+        as_of = hours.parse_bucket(config.as_of)
+        if not 0 <= hours.offset_of(as_of, now) <= hours.OLDEST_OFFSET:
+            raise ValueError(f"no hour of the last 400 days: {config.as_of!r}")
     except ValueError as error:
         raise HourRefusedError(
-            f"as_of in the run's config is {error}. Nothing was read or written. Leave it empty to sweep the shard's "
-            "hours of now."
+            f"as_of in the run's config is {mask_text(str(error))}. Nothing was read or written. Leave it empty to "
+            "sweep the shard's hours of now."
         ) from None
+    return as_of
 
 
 def _ledger_file(context: dg.AssetExecutionContext, deployment: "Deployment", bucket: str) -> "LedgerFile":

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 USED_PART = 0.8
 """Of the visibility time-out, counted from the first receive: no message comes back within the run that received it."""
 
+MOST_SECONDS = 480.0
+"""And never longer than this: after ten minutes Dagster ends a run of the job (`dagster/max_runtime`)."""
+
 
 class Effect(Enum):
     """What came of one event."""
@@ -73,7 +76,8 @@ def apply_events(
     try:
         state = queue.state()
         subscribers.try_write()
-        until = clock() + USED_PART * state.visibility_seconds
+        seconds = min(USED_PART * state.visibility_seconds, MOST_SECONDS)
+        until = clock() + seconds
         while messages := queue.receive():
             report.received += len(messages)
             done = _apply_batch(messages, subscribers, report, lambda: clock() < until)
@@ -82,8 +86,8 @@ def apply_events(
             report.notes += kept
             if clock() >= until:
                 report.notes.append(
-                    f"{int(USED_PART * 100)} % of the queue's visibility time-out of {state.visibility_seconds} s is "
-                    "used; what is still waiting is for the next run"
+                    f"{seconds:.0f} s of the queue's visibility time-out of {state.visibility_seconds} s are used; "
+                    "what is still waiting is for the next run"
                 )
                 break
             if report.refused and not done:

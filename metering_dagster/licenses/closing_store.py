@@ -42,8 +42,9 @@ class ClosingStore:
         conditions = [f"{FLAG} = :flagged"]
         values: dict[str, object] = {":flagged": FLAGGED, ":inactive": "inactive", ":now": dynamodb.stamp(now)}
         for name, was in decisive.items():
-            conditions.append(f"{name} = :{name}" if was is not None else f"attribute_not_exists({name})")
-            values |= {f":{name}": was} if was is not None else {}
+            absent = f"(attribute_not_exists({name}) OR attribute_type({name}, :null))"
+            conditions.append(f"{name} = :{name}" if was is not None else absent)
+            values |= {f":{name}": was} if was is not None else {":null": "NULL"}
         with Explained(self.client, self.table, SHAPE):
             try:
                 self.client.update_item(

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from metering_dagster.licenses.application import Report
     from metering_dagster.metering.deployment import Deployment
 
-RUN_TAGS = {"metering/lane": "deprovision", "dagster/priority": "100"}
+RUN_TAGS = {"metering/lane": "deprovision", "dagster/priority": "100", "dagster/max_runtime": "600"}
 """Of every run: before any hour's, whose priority is at most its offset."""
 _SHOWN = 20
 

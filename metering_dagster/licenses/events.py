@@ -33,6 +33,7 @@ class Kind(StrEnum):
     CREATED = "Purchase Agreement Created"
 
 
+_TELLING_OF_THE_END = frozenset({Kind.UPDATED, Kind.AMENDED})
 _DETAIL_TYPE = re.compile(rf"({'|'.join(Kind)})(?: - .+)?", re.DOTALL)
 """Real detail-types go on with who is told: ` - Manufacturer`, ` - Proposer`."""
 
@@ -78,14 +79,15 @@ class _Fault(Exception):  # noqa: N818  # never leaves this module
 def _event(content: object) -> Event:
     if not isinstance(content, Mapping):
         raise _Fault("its body is no JSON object")
-    detail = _object(content, "detail", "detail")
+    detail, kind = _object(content, "detail", "detail"), _kind(content.get("detail-type"))
     event = Event(
-        kind=_kind(content.get("detail-type")),
+        kind=kind,
         time=_instant(content.get("time")),
         license_arn=_license_arn(_leaf(detail, "license", "arn", MAX_ARN)),
         account=_account(_leaf(detail, "acceptor", "accountId")),
         agreement_id=_leaf(detail, "agreement", "id"),
-        end_time=_leaf(detail, "agreement", "endTime"),
+        # Only where the kind of event uses it: a fault in it must not cost a licence its flush.
+        end_time=_leaf(detail, "agreement", "endTime") if kind in _TELLING_OF_THE_END else None,
         product_code=_leaf(detail, "product", "code"),
     )
     if event.license_arn is None and event.agreement_id is None:

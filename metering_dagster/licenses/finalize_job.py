@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from metering_dagster.licenses.closing import Closing, Loss
     from metering_dagster.metering.deployment import Deployment
 
-TAGS = {"metering/lane": "deprovision", "dagster/priority": "90"}
+TAGS = {"metering/lane": "deprovision", "dagster/priority": "90", "dagster/max_runtime": "600"}
 METERED, CHECK = dg.AssetKey("metered_usage"), "all_subscribed"
 _SHOWN = 100
 """Lines of a table or list in metadata."""
@@ -50,6 +50,11 @@ def close_deprovisioned(context: dg.OpExecutionContext) -> None:
     for window in done.closed:
         if not window.has_readable_expiry:
             context.log.warning(f"The expiry of {_name(window.buyer)} is no instant: its window closed without it.")
+    for window in done.left_to_others:
+        context.log.warning(
+            f"The window of {_name(window.buyer)} was closed or set anew by somebody else meanwhile: nothing was "
+            "written. If it is open still, what was told as pending of it is not lost yet."
+        )
     context.add_output_metadata(_metadata(deployment.mode, done))
 
 
@@ -70,9 +75,10 @@ def _tell(context: dg.OpExecutionContext, bucket: str, losses: "Sequence[Loss]")
     lost = number_text(total(loss.quantity for loss in losses))
     rows, records = sum(loss.rows for loss in losses), sum(loss.records for loss in losses)
     words = (
-        f"{bucket}: {lost} of {len(losses)} deprovisioned licences is still pending as their flush windows close "
-        f"({rows} raw rows, {records} aggregates): it will hardly be billed. See the flush's failures for why, and "
-        "bill it by other means."
+        f"{bucket}: a quantity of {lost} ({rows} raw rows, {records} aggregates) is still pending as flush windows "
+        f"close, of {len(losses)} deprovisioned licences. The hour's own run still sends it, and mostly hears "
+        "CustomerNotSubscribed. Only once it has, bill it by other means: before that it may be billed after all. "
+        "What kept it from being flushed, the failed runs of flush_deprovisioning say, if there are any."
     )
     context.log.warning(words)
     evaluation = dg.AssetCheckEvaluation(

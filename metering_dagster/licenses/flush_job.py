@@ -23,7 +23,7 @@ from metering_dagster.metering.windows import Whose
 if TYPE_CHECKING:
     from metering_dagster.metering.deployment import Deployment
 
-TAGS = {"metering/lane": "deprovision", "dagster/priority": "100"}
+TAGS = {"metering/lane": "deprovision", "dagster/priority": "100", "dagster/max_runtime": "600"}
 """A lane that always finds a place, before all others in the queue."""
 
 

@@ -90,6 +90,22 @@ def lost_elsewhere(bucket: str, rows: int, found_in: str) -> dg.AssetCheckEvalua
     )
 
 
+def late_in_flush(bucket: str, done: "Aggregation") -> dg.AssetCheckEvaluation:
+    """The answer for an hour of which a flush found usage that came after an earlier flush had fixed its group."""
+    return dg.AssetCheckEvaluation(
+        asset_key=dg.AssetKey("aggregated_usage"),
+        check_name="no_late_usage",
+        passed=False,
+        severity=_WARN,
+        partition=bucket,
+        description=(
+            f"Late rows of deprovisioning licences: {done.late_rows}, of {number_text(done.late)}: they came after an "
+            "earlier flush had billed their groups."
+        ),
+        metadata={"late_rows": done.late_rows, "late_quantity": float(done.late)},
+    )
+
+
 def of_submission(
     closes_at: datetime, done: "Submission", standing: Standing, pending: tuple[int, int]
 ) -> list[dg.AssetCheckResult]:

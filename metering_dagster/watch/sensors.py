@@ -133,13 +133,34 @@ def _take_failures(context: dg.SensorEvaluationContext, memory: Memory, now: flo
     location = context.code_location_origin
     ours = Home(location.location_name, context.repository_name) if location else Home(None, None)
     retries = context.instance.run_retries_enabled
+    names = _our_names(context)
     for failed in failed_runs(context.instance, memory.look_from, memory.seen):
         if not memory.has_room:
             break
-        if Home.of(failed.run) != ours:
+        if not _is_ours(failed.run, ours, names):
             memory.pass_over(failed.run.run_id, failed.failed, now)
         elif failed.run.status is dg.DagsterRunStatus.FAILURE and is_settled(failed, now, retries):
             memory.take_failure(failed.run.run_id, failed.failed, now)
+
+
+def _our_names(context: dg.SensorEvaluationContext) -> frozenset[str]:
+    """What our jobs and assets are called."""
+    defined = context.repository_def
+    if defined is None:
+        return frozenset()
+    keys = defined.asset_graph.get_all_asset_keys()
+    return frozenset(defined.job_names) | {key.to_user_string() for key in keys}
+
+
+def _is_ours(run: dg.DagsterRun, ours: Home, names: frozenset[str]) -> bool:
+    """Whether the run is of this code location. A run of the command line says nothing of where it is from: it is
+    taken for ours by the names of its job or assets.
+    """
+    home = Home.of(run)
+    if home != Home(None, None) or ours == home:
+        return home == ours
+    selected = {key.to_user_string() for key in run.asset_selection or ()}
+    return bool(selected & names) or (run.job_name in names and not run.job_name.startswith("__"))
 
 
 def _take_hours(

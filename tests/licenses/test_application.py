@@ -149,7 +149,7 @@ def test_it_stops_within_the_visibility_time_out(events):
     report = events.work(clock=lambda: next(readings))
     assert 10 < report.received <= 20
     assert report.not_reached == report.received - report.applied > 0
-    assert any("80 % of the queue's visibility time-out of 30 s is used" in note for note in report.notes)
+    assert any("24 s of the queue's visibility time-out of 30 s are used" in note for note in report.notes)
     assert events.left() == 30 - report.deleted == 30 - report.applied
 
 

@@ -12,7 +12,7 @@ from metering_dagster.settings import Mode, Settings
 from tests.licenses.bodies import a_body
 from tests.licenses.events_world import JOB, EventsWorld
 
-TAGS = {"metering/lane": "deprovision", "dagster/priority": "100"}
+TAGS = {"metering/lane": "deprovision", "dagster/priority": "100", "dagster/max_runtime": "600"}
 
 
 @pytest.fixture

@@ -127,7 +127,7 @@ def test_what_is_lost_is_told_by_masked_licence_and_hour_in_a_failed_check(world
     )
     assert check.metadata["lost_quantity"].value == 17.5
     assert (check.metadata["lost_rows"].value, check.metadata["lost_records"].value) == (4, 1)
-    assert "17.5 of 2 deprovisioned licences is still pending" in check.description
+    assert "a quantity of 17.5" in check.description
     lines = [line.data for line in check.metadata["losses"].records]
     assert [(line["licence"], line["account"], line["hour"]) for line in lines] == [
         ("****cdef", "****6666", HOUR), ("****cdef", "****9999", HOUR),
@@ -200,3 +200,9 @@ def test_after_the_end_the_licence_is_out_of_every_flush(world):
     world.finalise()
     assert world.flush().shown["whose"]["windows"] == 0
     assert world.row_statuses() == {"pending": 1}
+
+
+def test_an_updated_at_that_is_null_keeps_no_window_open(world):
+    world.put(a_deprovisioning("no instant", updatedAt={"NULL": True}))
+    assert world.finalise().success
+    assert world.item(a_subscriber())["subscriptionStatus"] == "inactive"

@@ -239,3 +239,11 @@ def test_what_one_run_finds_of_an_hour_under_two_hours_is_all_in_the_ledger(worl
     ledger = Ledger(str(world.settings.ledger_uri))
     assert sorted(e.sort_key[-2:] for e in ledger.read_hour(past) if e.kind == Kind.ROW) == ["01", "02"]
     assert sorted(e.sort_key[-2:] for e in ledger.read_hour(older) if e.kind == Kind.ROW) == ["03", "04"]
+
+
+def test_usage_that_comes_after_the_flush_of_its_group_fails_a_check_of_its_hour(world):
+    world.put(a_deprovisioning(EXPIRY), a_usage(0, "1"))
+    world.flush()
+    world.put(a_usage(1, "7"))
+    late = world.flush().elsewhere["no_late_usage"]
+    assert (late.partition, late.passed, late.metadata["late_quantity"].value) == (HOUR, False, 7.0)

@@ -140,8 +140,16 @@ def test_what_a_sensor_asks_for_is_in_the_lane_that_always_finds_a_place():
     defs = build_defs(settings=Settings())
     tags = {name: defs.resolve_job_def(name).tags for name in JOBS.values()}
     assert tags == {
-        "flush_deprovisioning": {"metering/lane": "deprovision", "dagster/priority": "100"},
-        "finalize_deprovisioned": {"metering/lane": "deprovision", "dagster/priority": "90"},
+        "flush_deprovisioning": {
+            "metering/lane": "deprovision",
+            "dagster/priority": "100",
+            "dagster/max_runtime": "600",
+        },
+        "finalize_deprovisioned": {
+            "metering/lane": "deprovision",
+            "dagster/priority": "90",
+            "dagster/max_runtime": "600",
+        },
     }
 
 
