@@ -32,6 +32,7 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.services  # it takes a minute
 def test_the_demo_accounts_for_every_unit(project: Path) -> None:
     done = run("metering_dagster.cli", "demo", "--json", cwd=project)
     assert done.returncode == 0, done.stderr
