@@ -137,7 +137,7 @@ def _take_failures(context: dg.SensorEvaluationContext, memory: Memory, now: flo
     for failed in failed_runs(context.instance, memory.look_from, memory.seen):
         if not memory.has_room:
             break
-        if not _is_ours(failed.run, ours, names):
+        if not is_ours(failed.run, ours, names):
             memory.pass_over(failed.run.run_id, failed.failed, now)
         elif failed.run.status is dg.DagsterRunStatus.FAILURE and is_settled(failed, now, retries):
             memory.take_failure(failed.run.run_id, failed.failed, now)
@@ -152,7 +152,7 @@ def _our_names(context: dg.SensorEvaluationContext) -> frozenset[str]:
     return frozenset(defined.job_names) | {key.to_user_string() for key in keys}
 
 
-def _is_ours(run: dg.DagsterRun, ours: Home, names: frozenset[str]) -> bool:
+def is_ours(run: dg.DagsterRun, ours: Home, names: frozenset[str]) -> bool:
     """Whether the run is of this code location. A run of the command line says nothing of where it is from: it is
     taken for ours by the names of its job or assets.
     """

@@ -147,6 +147,11 @@ def test_missing_settings_are_named(world):
     assert "USAGE_TABLE" in swept.message
 
 
+@pytest.mark.parametrize("as_of", ["0001-01-02T00", "2025-01-01T00", "2027-05-03T00"])
+def test_an_hour_that_no_sweep_could_have_ticked_in_is_refused(world, as_of):
+    assert "no hour of the last 400 days" in age_out(world, as_of=as_of).message
+
+
 @pytest.mark.parametrize("as_of", ["yesterday", "2026-11-28"])
 def test_an_hour_that_is_none_is_refused(world, as_of):
     world.put(a_usage(0, "5", hour=OLD))

@@ -151,3 +151,10 @@ def test_whatever_stands_in_one_place_it_never_raises(place, value):
     content = json.loads(a_body())
     (content if place in content else content["detail"])[place] = value
     assert isinstance(parse_event(json.dumps(content)), Event | Unreadable)
+
+
+def test_a_deprovisioning_is_read_whatever_stands_where_it_does_not_look():
+    body = json.loads(a_body())
+    body["detail-type"] = str(Kind.DEPROVISIONED)
+    body["detail"]["agreement"]["endTime"] = 1_700_000_000
+    assert read(json.dumps(body)).kind is Kind.DEPROVISIONED

@@ -16,7 +16,9 @@ from metering_dagster.definitions import build_defs
 from metering_dagster.errors import UndeliveredError
 from metering_dagster.settings import Settings
 from metering_dagster.watch import sensors
+from metering_dagster.watch.failures import Home
 from metering_dagster.watch.memory import OVERLAP_SECONDS
+from metering_dagster.watch.sensors import is_ours
 from tests.items import HOUR, LICENCE, a_usage
 from tests.operations.test_delivery import Topic
 from tests.watch.conftest import Watch
@@ -284,3 +286,13 @@ def test_the_sensor_by_name_interval_and_status():
         sensor = build_defs(settings=Settings(running=running)).get_repository_def().get_sensor_def("run_failures")
         assert (sensor.minimum_interval_seconds, sensor.default_status) == (60, status)
         assert not sensor.targets
+
+
+@pytest.mark.parametrize(("job", "selected", "ours"), [
+    ("meter_hour", (), True), ("__ASSET_JOB", ("metered_usage",), True),
+    ("__ASSET_JOB", ("somebody_elses",), False), ("__ASSET_JOB", (), False), ("nightly", (), False),
+])  # fmt: skip
+def test_a_run_of_the_command_line_is_told_by_the_names_of_its_job_or_assets(job, selected, ours):
+    run = dg.DagsterRun(job_name=job, asset_selection=frozenset(dg.AssetKey(name) for name in selected) or None)
+    names = frozenset({"meter_hour", "metered_usage", "__ASSET_JOB"})
+    assert is_ours(run, Home("metering_dagster", "__repository__"), names) is ours
