@@ -115,6 +115,12 @@ def is_billable(hour: datetime, now: datetime) -> bool:
     return 0 <= offset <= LAST_OFFSET
 
 
+def billable_hours(now: datetime) -> list[datetime]:
+    """Every hour that may still be sent, the current one included, the oldest first."""
+    back = (hour_at_offset(now, offset) for offset in range(GRACE_LAST_OFFSET, -1, -1))
+    return [hour for hour in back if is_billable(hour, now)]
+
+
 def closes_at(hour: datetime, now: datetime) -> datetime:
     """The first instant at which `hour`, as it stands at `now`, is no longer billable; a past one if it is not.
 

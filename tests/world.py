@@ -312,14 +312,7 @@ class World:
                 job.execute_in_process(run_config=config, instance=instance, raise_on_error=stops_at_once, **run)
             except Exception as error:  # noqa: BLE001  # whatever it is, it is the run's outcome
                 failure = error
-            run_of_it = instance.get_runs(limit=1)[0]
-            log = instance.all_logs(run_of_it.run_id)
-            kept = [file for file in Path(instance.storage_directory()).rglob("*") if file.is_file()]
-            said = "\n".join([
-                serialize_value(run_of_it),
-                *(serialize_value(entry) for entry in log),
-                *(file.read_bytes().decode("latin-1") for file in kept),
-            ])  # fmt: skip
+            run_of_it, log, said = last_run(instance)
         assert not [secret for secret in self.secrets if secret in said]
         return _outcome(run_of_it, failure, [entry.dagster_event for entry in log if entry.dagster_event], said)
 
@@ -419,6 +412,19 @@ def _value(value: Any) -> Any:
     (amount,) = amounts
     beside = {amount, "in this run"}
     return {next(v for n, v in r.data.items() if n not in beside): r.data[amount] for r in value.records}
+
+
+def last_run(instance: dg.DagsterInstance) -> tuple[dg.DagsterRun, list[dg.EventLogEntry], str]:
+    """The run that was started last, its event log, and all that is stored of it, as it is stored."""
+    run = instance.get_runs(limit=1)[0]
+    log = list(instance.all_logs(run.run_id))
+    kept = [file for file in Path(instance.storage_directory()).rglob("*") if file.is_file()]
+    said = [
+        serialize_value(run),
+        *(serialize_value(entry) for entry in log),
+        *(file.read_bytes().decode("latin-1") for file in kept),
+    ]
+    return run, log, "\n".join(said)
 
 
 def _outcome(run: dg.DagsterRun, failure: Exception | None, events: Sequence[dg.DagsterEvent], said: str) -> Outcome:

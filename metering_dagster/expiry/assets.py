@@ -16,12 +16,12 @@ from metering_dagster.expiry.metadata import faults_of, of_sweep, warnings_of
 from metering_dagster.expiry.report import Sweep
 from metering_dagster.masking import mask_text
 from metering_dagster.metering.assets import GROUP, MODE_TAG, OWNERS, mode_of
+from metering_dagster.metering.step_ledger import ledger_file
 from metering_dagster.settings import Mode, Settings
 
 if TYPE_CHECKING:
     from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
-    from metering_dagster.ledger.files import LedgerFile
     from metering_dagster.metering.deployment import Deployment
 
 SHARDS = dg.StaticPartitionsDefinition([str(shard) for shard in range(hours.SHARDS)])
@@ -70,7 +70,7 @@ def expired_usage(settings: Settings) -> dg.AssetsDefinition:
     def sweep_shard(context: dg.AssetExecutionContext, config: SweepConfig) -> dg.MaterializeResult[None]:
         report = Sweep()
         deployment: Deployment = context.resources.metering
-        ledger = SweepLedger(lambda bucket: _ledger_file(context, deployment, bucket))
+        ledger = SweepLedger(lambda bucket: ledger_file(context.op_execution_context, deployment, bucket))
         try:
             with ledger:
                 _sweep(deployment, int(context.partition_key), config, report, ledger)
@@ -113,13 +113,6 @@ def _as_of(config: SweepConfig, now: datetime) -> datetime | None:
             "sweep the shard's hours of now."
         ) from None
     return as_of
-
-
-def _ledger_file(context: dg.AssetExecutionContext, deployment: "Deployment", bucket: str) -> "LedgerFile":
-    """The run's file for this hour; a step that is tried again tells in a file of its own."""
-    again = f"-{context.op_execution_context.retry_number}" if context.op_execution_context.retry_number else ""
-    ledger = deployment.ledger(context.instance.storage_directory())
-    return ledger.file(bucket, f"{context.run_id}-{NAME}{again}", deployment.mode.value, context.run_id)
 
 
 def age_out_job(asset: dg.AssetsDefinition) -> "UnresolvedAssetJobDefinition":

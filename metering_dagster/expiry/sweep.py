@@ -4,16 +4,15 @@ Belongs here: the order of looking, judging, writing, and what is done when some
 hours a shard owns (hours), the rules of misfiled rows and committed groups (metering), what a person reads (metadata).
 """
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
-from itertools import islice
-from typing import TypeVar
 
 from metering_dagster import hours
+from metering_dagster.chunks import chunked
 from metering_dagster.errors import TableError
 from metering_dagster.expiry.report import Sweep
 from metering_dagster.expiry.ticks import NEWEST
@@ -32,7 +31,6 @@ from metering_dagster.metering.tables import Tables
 from metering_dagster.metering.usage_table import IndexedRow
 from metering_dagster.transactions import Fate
 
-T = TypeVar("T")
 Tell = Callable[[str, Entry], None]
 """Hears of everything that ended, with the hour in which it was found."""
 
@@ -91,7 +89,7 @@ def _look(tables: Tables, shard_hours: Iterable[datetime]) -> Generator[tuple[da
         return hour, bool(rows), bool(tables.aggregated.count_pending(bucket, most=1))
 
     with ThreadPoolExecutor(NEWEST) as pool:
-        for these in _windows(shard_hours, NEWEST):
+        for these in chunked(shard_hours, NEWEST):
             yield from pool.map(look, these)
 
 
@@ -134,7 +132,7 @@ def _sweep_hour(visit: _Visit, *, rows: bool, aggregates: bool) -> None:
 
 
 def _sweep_rows(visit: _Visit) -> None:
-    for window in _windows(visit.tables.usage.pending_rows(visit.bucket), WINDOW):
+    for window in chunked(visit.tables.usage.pending_rows(visit.bucket), WINDOW):
         waiting = window
         for _ in range(ATTEMPTS):
             waiting = _end_rows(visit, waiting)
@@ -212,7 +210,7 @@ def _sweep_aggregates(visit: _Visit) -> None:
     before: list[StoredAggregate] = []
     for _ in range(ATTEMPTS):
         pending = visit.tables.aggregated.pending(visit.bucket)
-        before, refused = refused, [e for window in _windows(pending, WINDOW) for e in _end_aggregates(visit, window)]
+        before, refused = refused, [e for window in chunked(pending, WINDOW) for e in _end_aggregates(visit, window)]
         if not refused:
             return
     stuck = [entry for entry in refused if entry in before]  # nobody changes them: it is their size
@@ -259,9 +257,3 @@ def _aggregate_end(visit: _Visit, entry: StoredAggregate, now: datetime) -> Reco
     if not hours.is_expirable(own, now):
         status, reason = RecordStatus.REJECTED, Reason.SORT_KEY_MISMATCH.value
     return RecordEnd(entry.license_arn, entry.sort_key, entry.pending, entry.quantity, status, reason)
-
-
-def _windows(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    iterator = iter(items)
-    while window := list(islice(iterator, size)):
-        yield window

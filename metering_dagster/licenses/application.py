@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from metering_dagster.dynamodb import CONFLICT_ATTEMPTS, pause
 from metering_dagster.errors import MeteringError, UnreachableError
+from metering_dagster.licenses import lane
 from metering_dagster.licenses.events import Event, Kind, Unreadable, parse_event
 from metering_dagster.licenses.lifecycle import change_of, concerns, creates
 from metering_dagster.masking import digest, mask
@@ -26,10 +27,10 @@ if TYPE_CHECKING:
     from metering_dagster.licenses.subscribers import Subscribers
 
 USED_PART = 0.8
-"""Of the visibility time-out, counted from the first receive: no message comes back within the run that received it."""
+"""Of the visibility time-out, counted from the first receive: no message comes back within the run that received it.
 
-MOST_SECONDS = 480.0
-"""And never longer than this: after ten minutes Dagster ends a run of the job (`dagster/max_runtime`)."""
+And of the time that a run of the job is given, where that is less.
+"""
 
 
 class Effect(Enum):
@@ -76,7 +77,7 @@ def apply_events(
     try:
         state = queue.state()
         subscribers.try_write()
-        seconds = min(USED_PART * state.visibility_seconds, MOST_SECONDS)
+        seconds = USED_PART * min(state.visibility_seconds, lane.MOST_SECONDS)
         until = clock() + seconds
         while messages := queue.receive():
             report.received += len(messages)

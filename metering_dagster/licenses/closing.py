@@ -8,20 +8,19 @@ Lost is what AWS Marketplace will hardly take any more: the hour's own runs stil
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
-from itertools import islice
 
 from metering_dagster import hours
+from metering_dagster.chunks import chunked
 from metering_dagster.licenses.closing_rules import OpenWindow, is_over
 from metering_dagster.licenses.closing_store import ClosingStore
 from metering_dagster.metering.batches import Buyer
 from metering_dagster.metering.quantities import EXACT, number_fault
 from metering_dagster.metering.rows import account_of, group_of
 from metering_dagster.metering.tables import Tables
-from metering_dagster.metering.usage_table import IndexedRow
 
 _ROWS_AT_ONCE = 1_000
 """Raw rows that are held in memory at once."""
@@ -90,8 +89,7 @@ def losses_of(tables: Tables, buyer: Buyer, now: datetime) -> list[Loss]:
 
     What is pending in older hours is lost already, and the age-out tells of it. Of zeros nothing is lost.
     """
-    back = (hours.hour_at_offset(now, offset) for offset in range(hours.GRACE_LAST_OFFSET, -1, -1))
-    losses = (_loss(tables, buyer, hours.bucket(hour)) for hour in back if hours.is_billable(hour, now))
+    losses = (_loss(tables, buyer, hours.bucket(hour)) for hour in hours.billable_hours(now))
     return [loss for loss in losses if loss.quantity or loss.unreadable]
 
 
@@ -99,7 +97,7 @@ def _loss(tables: Tables, buyer: Buyer, bucket: str) -> Loss:
     loss = Loss(buyer, bucket)
     arn, account = buyer
     theirs = (row for row in tables.usage.pending_rows(bucket, arn) if account_of(row.sort_key) == account)
-    for chunk in _chunks(theirs, _ROWS_AT_ONCE):
+    for chunk in chunked(theirs, _ROWS_AT_ONCE):
         groups = {key for row in chunk if (key := group_of(arn, row.sort_key)) is not None}
         # What is pending of a committed group is in its aggregate, or late, which the hour's own run tells.
         committed = tables.aggregated.committed(sorted(groups))
@@ -112,9 +110,3 @@ def _loss(tables: Tables, buyer: Buyer, bucket: str) -> Loss:
             loss.records += 1
             loss.add(stored.quantity, tables)
     return loss
-
-
-def _chunks(items: Iterable[IndexedRow], size: int) -> Iterator[list[IndexedRow]]:
-    iterator = iter(items)
-    while chunk := list(islice(iterator, size)):
-        yield chunk

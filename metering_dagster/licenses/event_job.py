@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 import dagster as dg
 
 from metering_dagster.errors import MeteringError
+from metering_dagster.licenses import lane
 from metering_dagster.licenses.wiring import events_queue_of, subscribers_of
 
 if TYPE_CHECKING:
     from metering_dagster.licenses.application import Report
     from metering_dagster.metering.deployment import Deployment
 
-RUN_TAGS = {"metering/lane": "deprovision", "dagster/priority": "100", "dagster/max_runtime": "600"}
-"""Of every run: before any hour's, whose priority is at most its offset."""
+RUN_TAGS = lane.tags(priority=100)
 _SHOWN = 20
 
 

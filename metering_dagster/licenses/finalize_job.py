@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import dagster as dg
 
 from metering_dagster.errors import MeteringError
+from metering_dagster.licenses import lane
 from metering_dagster.masking import digest, mask
 from metering_dagster.metering.quantities import number_text, total
 from metering_dagster.settings import Mode
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from metering_dagster.licenses.closing import Closing, Loss
     from metering_dagster.metering.deployment import Deployment
 
-TAGS = {"metering/lane": "deprovision", "dagster/priority": "90", "dagster/max_runtime": "600"}
+TAGS = lane.tags(priority=90)
 METERED, CHECK = dg.AssetKey("metered_usage"), "all_subscribed"
 _SHOWN = 100
 """Lines of a table or list in metadata."""

@@ -11,6 +11,7 @@ import dagster as dg
 
 from metering_dagster import hours
 from metering_dagster.errors import MeteringError
+from metering_dagster.licenses import lane
 from metering_dagster.metering.ops import (
     aggregate_groups,
     discover_pending,
@@ -23,8 +24,7 @@ from metering_dagster.metering.windows import Whose
 if TYPE_CHECKING:
     from metering_dagster.metering.deployment import Deployment
 
-TAGS = {"metering/lane": "deprovision", "dagster/priority": "100", "dagster/max_runtime": "600"}
-"""A lane that always finds a place, before all others in the queue."""
+TAGS = lane.tags(priority=100)
 
 
 @dg.op(

@@ -27,6 +27,5 @@ class FlushHour:
 
 def hours_to_flush(now: datetime, windows: Windows) -> list[FlushHour]:
     """The hours that a flush at `now` looks at, oldest first: what is about to leave its own window goes first."""
-    back = (hours.hour_at_offset(now, offset) for offset in range(hours.GRACE_LAST_OFFSET, -1, -1))
-    found = (FlushHour(hour, buyers_of(hour, now, windows)) for hour in back)
+    found = (FlushHour(hour, buyers_of(hour, now, windows)) for hour in hours.billable_hours(now))
     return [each for each in found if each.buyers]

@@ -6,9 +6,9 @@ Belongs here: writing items fast and completely. Does not: what the sample is (s
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from metering_dagster.chunks import chunked
 from metering_dagster.errors import UnreachableError
 from metering_dagster.local.endings import Departure
 from metering_dagster.local.sample import Sample, SampleRow
@@ -53,9 +53,8 @@ def _write(client: "DynamoDBClient", table: str, items: Sequence[Mapping[str, An
 
     serialize = TypeSerializer().serialize
     puts = ({"PutRequest": {"Item": {name: serialize(value) for name, value in item.items()}}} for item in items)
-    batches = iter(lambda: list(islice(puts, BATCH_ITEMS)), [])
     with ThreadPoolExecutor(WRITERS) as pool:
-        for _ in pool.map(lambda batch: _write_batch(client, table, batch), batches):
+        for _ in pool.map(lambda batch: _write_batch(client, table, batch), chunked(puts, BATCH_ITEMS)):
             pass
     return len(items)
 

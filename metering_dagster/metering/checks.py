@@ -79,30 +79,29 @@ def of_aggregation(done: "Aggregation", standing: Standing, rejected_before: int
 
 def lost_elsewhere(bucket: str, rows: int, found_in: str) -> dg.AssetCheckEvaluation:
     """The answer for an hour whose rows were found under another hour's name, too late to be billed."""
-    return dg.AssetCheckEvaluation(
-        asset_key=dg.AssetKey("aggregated_usage"),
-        check_name="no_late_usage",
-        passed=False,
-        severity=_WARN,
-        partition=bucket,
-        description=f"{rows} rows of {bucket} were filed under {found_in} and found too late: no bill holds them.",
-        metadata={"late_rows": rows, "found_in": found_in},
-    )
+    words = f"{rows} rows of {bucket} were filed under {found_in} and found too late: no bill holds them."
+    return _late(bucket, words, {"late_rows": rows, "found_in": found_in})
 
 
 def late_in_flush(bucket: str, done: "Aggregation") -> dg.AssetCheckEvaluation:
     """The answer for an hour of which a flush found usage that came after an earlier flush had fixed its group."""
+    words = (
+        f"Late rows of deprovisioning licences: {done.late_rows}, of {number_text(done.late)}: they came after an "
+        "earlier flush had billed their groups."
+    )
+    return _late(bucket, words, {"late_rows": done.late_rows, "late_quantity": float(done.late)})
+
+
+def _late(bucket: str, words: str, metadata: Mapping[str, int | float | str]) -> dg.AssetCheckEvaluation:
+    """`no_late_usage` of this hour fails, whoever found that out."""
     return dg.AssetCheckEvaluation(
         asset_key=dg.AssetKey("aggregated_usage"),
         check_name="no_late_usage",
         passed=False,
         severity=_WARN,
         partition=bucket,
-        description=(
-            f"Late rows of deprovisioning licences: {done.late_rows}, of {number_text(done.late)}: they came after an "
-            "earlier flush had billed their groups."
-        ),
-        metadata={"late_rows": done.late_rows, "late_quantity": float(done.late)},
+        description=words,
+        metadata=metadata,
     )
 
 

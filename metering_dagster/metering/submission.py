@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 
 from metering_dagster import hours
+from metering_dagster.chunks import chunked
 from metering_dagster.errors import CallerError, TableError, UnreachableError
 from metering_dagster.masking import mask, mask_text
 from metering_dagster.metering import telling
@@ -325,14 +326,7 @@ def _is_urgent(batch: Batch, urgent: Set[Buyer]) -> bool:
 
 def pending_windows(tables: Tables, part: Slice) -> Iterator[list[StoredAggregate]]:
     """What is pending in the slice, a bounded number at a time: deprovisioning licences first, each record once."""
-    window: list[StoredAggregate] = []
-    for entry in _pending(tables, part):
-        window.append(entry)
-        if len(window) >= WINDOW:
-            yield window
-            window = []
-    if window:
-        yield window
+    return chunked(_pending(tables, part), WINDOW)
 
 
 def _pending(tables: Tables, part: Slice) -> Iterator[StoredAggregate]:

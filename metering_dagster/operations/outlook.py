@@ -107,9 +107,8 @@ class Outlook:
 
 def hours_to_look_at(now: datetime, days: int) -> list[datetime]:
     """Every hour that can be billed, the current one included, and all up to so many days back; the oldest first."""
-    candidates = range(hours.GRACE_LAST_OFFSET + 1)
-    billable = [offset for offset in candidates if hours.is_billable(hours.hour_at_offset(now, offset), now)]
-    last = max(hours.LAST_OFFSET, days * 24, *billable)
+    oldest = hours.offset_of(hours.billable_hours(now)[0], now)
+    last = max(hours.LAST_OFFSET, days * 24, oldest)
     return [hours.hour_at_offset(now, offset) for offset in range(last, -1, -1)]
 
 

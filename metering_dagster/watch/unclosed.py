@@ -49,12 +49,11 @@ class Unclosed:
 
 def due(now: datetime, lock_hours: int, first_hour: datetime) -> list[datetime]:
     """The hours that have to be closed by now, the oldest first."""
-    candidates = (hours.hour_at_offset(now, n) for n in range(hours.GRACE_LAST_OFFSET, 0, -1))
-    return [hour for hour in candidates if hour >= first_hour and _is_due(hour, now, lock_hours)]
+    return [hour for hour in hours.billable_hours(now) if hour >= first_hour and _is_due(hour, now, lock_hours)]
 
 
 def _is_due(hour: datetime, now: datetime, lock_hours: int) -> bool:
-    if not hours.is_billable(hour, now) or hours.is_locked(hour, now, lock_hours):
+    if hours.is_locked(hour, now, lock_hours):
         return False
     opened = hours.opens_at(hour, lock_hours)
     return now >= max(hours.closes_at(hour, now) - REPORTED_BEFORE, opened + OPENED_FOR)

@@ -3,17 +3,15 @@
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import dagster as dg
-from dagster._serdes import serialize_value
 
 from metering_dagster import hours
 from metering_dagster.definitions import build_defs
 from metering_dagster.expiry.report import Sweep
 from metering_dagster.expiry.sweep import Tell, ignore, sweep
-from tests.world import World
+from tests.world import World, last_run
 
 OLD = "2026-11-27T06"
 """30 hours back at the world's instant: of shard 2, its second hour."""
@@ -66,14 +64,7 @@ def age_out(
             )
         except dg.Failure as error:
             failure = error
-        run = instance.get_runs(limit=1)[0]
-        log = instance.all_logs(run.run_id)
-        kept = [file for file in Path(instance.storage_directory()).rglob("*") if file.is_file()]
-        said = "\n".join([
-            serialize_value(run),
-            *(serialize_value(entry) for entry in log),
-            *(file.read_bytes().decode("latin-1") for file in kept),
-        ])  # fmt: skip
+        run, log, said = last_run(instance)
     assert not [secret for secret in world.secrets if secret in said]
     shown: Mapping[str, Any] = failure.metadata if isinstance(failure, dg.Failure) else {}
     for entry in log:

@@ -4,12 +4,10 @@ import uuid
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import dagster as dg
-from dagster._serdes import serialize_value
 
 from metering_dagster.definitions import build_defs
 from metering_dagster.licenses.application import Report, apply_events
@@ -19,7 +17,7 @@ from metering_dagster.local.queues import create_queue
 from metering_dagster.local.stack import LocalStack
 from metering_dagster.metering.deployment import Deployment
 from tests.items import ACCOUNT, LICENCE, a_subscriber
-from tests.world import World
+from tests.world import World, last_run
 
 JOB = "apply_marketplace_events"
 
@@ -139,14 +137,7 @@ class EventsWorld:
                 job.execute_in_process(instance=instance, run_config=quiet)
             except Exception as error:  # noqa: BLE001  # whatever it is, it is the run's outcome
                 failure = error
-            run = instance.get_runs(limit=1)[0]
-            log = instance.all_logs(run.run_id)
-            kept = [file for file in Path(instance.storage_directory()).rglob("*") if file.is_file()]
-            said = "\n".join([
-                serialize_value(run),
-                *(serialize_value(entry) for entry in log),
-                *(file.read_bytes().decode("latin-1") for file in kept),
-            ])  # fmt: skip
+            run, log, said = last_run(instance)
         assert not [secret for secret in world.secrets if secret in said]
         shown: Mapping[str, Any] = failure.metadata if isinstance(failure, dg.Failure) else {}
         for entry in log:
