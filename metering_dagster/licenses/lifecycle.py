@@ -11,9 +11,10 @@ Events come at least once and in any order, and whatever the order, one row come
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from metering_dagster.licenses.events import Event, Kind
+from metering_dagster.metering.windows import instant_of
 
 ACTIVE, DEPROVISIONING, INACTIVE = "active", "deprovisioning", "inactive"
 FLAG = "1"
@@ -109,19 +110,10 @@ def _deprovisioned(row: Row, event: Event) -> Row:
     expiry = event.time.replace(microsecond=0) + FLUSH_HOUR
     text: str | None = expiry.strftime("%Y-%m-%dT%H:%M:%SZ")
     if row.subscription_status == DEPROVISIONING:
-        stored = expiry_of(row.expiry)
+        stored = instant_of(row.expiry)
         if stored is not None and stored <= expiry:
             text = row.expiry
     return replace(row, subscription_status=DEPROVISIONING, flag=FLAG, expiry=text)
-
-
-def expiry_of(text: str | None) -> datetime | None:
-    """A stored expiry as an instant in UTC; None where it is none, or names no zone."""
-    try:
-        instant = datetime.fromisoformat(text) if text else None
-        return instant.astimezone(UTC) if instant is not None and instant.tzinfo else None
-    except (ValueError, OverflowError):
-        return None
 
 
 def _set(row: Row, event: Event, **values: str | None) -> Row:

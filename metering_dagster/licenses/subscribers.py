@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from metering_dagster import dynamodb
 from metering_dagster.dynamodb import Explained, Item, stamp, value
 from metering_dagster.licenses.events import Event
-from metering_dagster.licenses.lifecycle import Row, expiry_of
+from metering_dagster.licenses.lifecycle import Row
 from metering_dagster.metering.subscribers_table import SHAPE
+from metering_dagster.metering.windows import instant_of
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
@@ -153,7 +154,7 @@ def _instants(stored: object) -> dict[str, datetime]:
     if not isinstance(stored, Mapping):
         return {}
     fields = {attribute: name for name, attribute in _ATTRIBUTES.items()}
-    found = {fields.get(name, ""): expiry_of(text if isinstance(text, str) else None) for name, text in stored.items()}
+    found = {fields.get(name, ""): instant_of(text) for name, text in stored.items()}
     return {name: at for name, at in found.items() if name and at is not None}
 
 
