@@ -45,3 +45,23 @@ class UndeliveredError(MeteringError):
     """An alert was not taken by everybody who should hear of it; it waits, and the next tick sends it again."""
 
     retryable = True
+
+
+class DatabaseError(MeteringError):
+    """The billing database refuses: who is calling, or a table or column that is not as this project needs it."""
+
+
+class DatabaseAwayError(MeteringError):
+    """The billing database does not answer, or not in time; the next look tries again."""
+
+    retryable = True
+
+
+class FeedRefusedError(MeteringError):
+    """What was asked of the billing-changes feed makes no sense; the message says what does."""
+
+
+class ReplacedMeanwhileError(MeteringError):
+    """Somebody else has replaced what was to be replaced; whoever reads it again and tries again succeeds."""
+
+    retryable = True

@@ -76,8 +76,20 @@ class Settings:
     """Who hears of failures over HTTP. A secret: whoever knows it can post."""
     ui_url: str | None = None
     """Where people reach Dagster's UI, without a slash at its end: the base of links; None: links are paths."""
+    billing_database_url: str | None = field(default=None, repr=False)
+    """Where the billing tables are. A secret: it holds a password."""
+    billing_changes_uri: str | None = None
+    """A folder or `s3://`, for what is reported of each day; None: beside Dagster's storage."""
+    billing_horizon_days: int = 32
+    """How many days back an ingest is detected; what is older is not, and every answer says so."""
+    billing_overlap_minutes: int = 60
+    """How far before its mark the watermark looks again: longer than the longest ingest transaction."""
+    billing_quiet_seconds: int = 120
+    """For how long nothing of a day must have moved before its run is asked for."""
+    billing_changes_seconds: int = 60
+    """How often it is looked whether billing data was ingested again."""
     frozen_now: datetime | None = None
-    """`METERING_NOW`: the clock of a rehearsal."""
+    """`METERING_NOW`: the clock of a rehearsal. Billing data goes by the clock of its own database."""
     endpoints: Mapping[str, str] = field(default_factory=dict)
     """The AWS SDK's own endpoint settings that are set, by name."""
 
@@ -139,6 +151,12 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         alerts_topic_arn=read("METERING_ALERTS_TOPIC_ARN", _topic_arn, None),
         alerts_webhook_url=read("METERING_ALERTS_WEBHOOK_URL", _webhook_url, None, lambda _: "****"),
         ui_url=read("METERING_UI_URL", _ui_url, None),
+        billing_database_url=read("BILLING_DATABASE_URL", _database_url, None, lambda _: "****"),
+        billing_changes_uri=read("BILLING_CHANGES_URI", str, None),
+        billing_horizon_days=read("BILLING_HORIZON_DAYS", horizon_days, Settings.billing_horizon_days),
+        billing_overlap_minutes=read("BILLING_OVERLAP_MINUTES", _minutes, Settings.billing_overlap_minutes),
+        billing_quiet_seconds=read("BILLING_QUIET_SECONDS", _quiet_seconds, Settings.billing_quiet_seconds),
+        billing_changes_seconds=read("BILLING_CHANGES_SECONDS", _seconds, Settings.billing_changes_seconds),
         frozen_now=read("METERING_NOW", past_instant, None),
         endpoints={name: value for name, value in environment.items() if name.startswith("AWS_ENDPOINT_URL") and value},
     )
@@ -174,6 +192,37 @@ def _seconds(text: str) -> int:
     if not 1 <= seconds <= 3600:
         raise ValueError("must be 1 to 3600 seconds")  # a flush window is an hour long
     return seconds
+
+
+def horizon_days(text: str) -> int:
+    """A horizon in days; ValueError unless it is a whole number from 1 to 92 (domain: the billing-changes signal)."""
+    days = _whole_number(text)
+    if not 1 <= days <= 92:
+        raise ValueError("must be 1 to 92 days")
+    return days
+
+
+def _minutes(text: str) -> int:
+    minutes = _whole_number(text)
+    if not 1 <= minutes <= 1440:
+        raise ValueError("must be 1 to 1440 minutes")
+    return minutes
+
+
+def _quiet_seconds(text: str) -> int:
+    seconds = _whole_number(text)
+    if not 0 <= seconds <= 900:
+        raise ValueError("must be 0 to 900 seconds")  # after 15 minutes a day is asked for in any case
+    return seconds
+
+
+_DATABASES = ("mysql", "mysql+pymysql", "mariadb", "mariadb+pymysql", "sqlite", "sqlite+pysqlite")
+
+
+def _database_url(text: str) -> str:
+    if text.partition("://")[0] not in _DATABASES or "://" not in text:
+        raise ValueError("must be mysql+pymysql://USER:PASSWORD@HOST:PORT/DATABASE or sqlite:////absolute/path")
+    return text
 
 
 def _queue_url(text: str) -> str:

@@ -207,3 +207,18 @@ def test_an_endpoint_that_is_not_in_use_does_not_matter_to_a_frozen_clock():
 ])  # fmt: skip
 def test_loopback_is_this_machine_alone(url, loopback):
     assert is_loopback(url) is loopback
+
+
+@pytest.mark.case("horizon")
+@pytest.mark.parametrize("days", ["0", "93", "x", "-1", "1.5"])
+def test_a_horizon_is_1_to_92_days(days):
+    with pytest.raises(SettingsError, match="BILLING_HORIZON_DAYS"):
+        read_settings({"BILLING_HORIZON_DAYS": days})
+
+
+def test_the_billing_databases_password_is_never_printed():
+    url = "postgresql://seller:hush-hush@db/billing"
+    with pytest.raises(SettingsError, match="BILLING_DATABASE_URL") as refused:
+        read_settings({"BILLING_DATABASE_URL": url})
+    assert "hush" not in str(refused.value)
+    assert "hush" not in repr(read_settings({"BILLING_DATABASE_URL": url.replace("postgresql", "mysql")}))

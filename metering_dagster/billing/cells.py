@@ -1,0 +1,223 @@
+"""Subscriptions, cells and what the two tables hold of them (domain: the billing-changes signal). Pure.
+
+Belongs here: whose a row is, how rows of both tables make a cell, when two looks at a day saw the same. Does not: SQL
+(changes), from when on to look (watermark), what is reported of a cell (report).
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime
+from decimal import Decimal
+from enum import StrEnum
+
+Amounts = tuple[tuple[str, Decimal], ...]
+"""Sums by currency, ordered by currency: amounts of different currencies are never added."""
+
+
+class Signal(StrEnum):
+    """The columns that tell of an ingest; the others of these two tables stay frozen."""
+
+    DAILY = "billing_daily.fetched_at"
+    FACTS = "cost_facts.updated_at"
+
+
+@dataclass(frozen=True, order=True)
+class Subscription:
+    """An enabled row of `cmdb_billing_subscriptions`: a tenant, or a resource group of an integration."""
+
+    id: str
+    """For a tenant this is the `scope_id`."""
+    integration_id: str
+    external_id: str
+    """For a resource group this is its name."""
+    name: str
+    provider: str
+    is_resource_group: bool
+
+
+@dataclass(frozen=True)
+class Tenant:
+    """Whom a row belongs to by its `scope_id`."""
+
+    scope_id: str
+
+
+@dataclass(frozen=True)
+class Group:
+    """Whom a row of the facts belongs to by its resource group, as the row spells it."""
+
+    integration_id: str
+    resource_group: str
+
+
+@dataclass(frozen=True)
+class Side:
+    """What one of the tables holds of a cell: enough to tell whether a row or a stamp is another than it was."""
+
+    rows: int
+    unstamped: int = 0
+    """Rows without a stamp (NULL): nothing tells when they were ingested."""
+    newest: datetime | None = None
+    """The latest stamp, in UTC, to the microsecond; None where no row has one."""
+    stamps: int = 0
+    """The stamps added up, in microseconds since 1970: one stamp that moves changes it."""
+    amounts: Amounts = ()
+    """Empty where amounts were not asked for."""
+
+    def __add__(self, other: "Side") -> "Side":
+        """Both together, as one side of one cell."""
+        newest = max((stamp for stamp in (self.newest, other.newest) if stamp is not None), default=None)
+        return Side(
+            self.rows + other.rows,
+            self.unstamped + other.unstamped,
+            newest,
+            self.stamps + other.stamps,
+            _added(self.amounts, other.amounts),
+        )
+
+    @property
+    def state(self) -> str:
+        """Its rows and stamps as a short text; the same text for the same rows and stamps. Amounts do not count."""
+        newest = "" if self.newest is None else self.newest.isoformat(timespec="microseconds")
+        return f"{self.rows}/{self.unstamped}/{newest}/{self.stamps}"
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A group of rows that one of the queries found."""
+
+    signal: Signal
+    day: date
+    owner: Tenant | Group
+    side: Side
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A subscription on a day, with what the two tables hold of it. At least one of them holds something."""
+
+    subscription: Subscription
+    day: date
+    daily: Side | None = None
+    facts: Side | None = None
+
+    @property
+    def sides(self) -> dict[Signal, Side]:
+        """What there is, by the signal that tells of it."""
+        found = {Signal.DAILY: self.daily, Signal.FACTS: self.facts}
+        return {signal: side for signal, side in found.items() if side is not None}
+
+    @property
+    def last_ingested_at(self) -> datetime | None:
+        """The later one of both signals (domain: the later time wins); None where no row has a stamp."""
+        return max((side.newest for side in self.sides.values() if side.newest is not None), default=None)
+
+    @property
+    def amounts(self) -> Amounts:
+        """What the cell costs: the daily row says it where there is one, else the facts' sum."""
+        return self.daily.amounts if self.daily is not None else self.facts.amounts if self.facts is not None else ()
+
+    @property
+    def state(self) -> str:
+        """Its rows and stamps as a text."""
+        return ";".join(f"{signal}={side.state}" for signal, side in self.sides.items())
+
+    @property
+    def key(self) -> "CellKey":
+        """What tells it from every other cell."""
+        return self.day, self.subscription.id
+
+
+CellKey = tuple[date, str]
+"""A day and the id of a subscription."""
+
+
+def key_of(identifier: str) -> str:
+    """The form in which identifiers are compared: without regard to case, as Azure treats resource groups.
+
+    Blanks at the end do not count either: MySQL's older collations ignore them, and SQL filters by those.
+    """
+    return identifier.casefold().rstrip(" ")
+
+
+class Claims:
+    """Whose a row is. Several subscriptions may claim the same rows, and then each of them has the cell."""
+
+    def __init__(self, subscriptions: Iterable[Subscription]) -> None:
+        """`subscriptions`: the enabled ones."""
+        self.subscriptions: Sequence[Subscription] = sorted(subscriptions)
+        self._tenants: dict[str, list[Subscription]] = {}
+        self._groups: dict[tuple[str, str], list[Subscription]] = {}
+        for one in self.subscriptions:
+            if one.is_resource_group:
+                self._groups.setdefault((key_of(one.integration_id), key_of(one.external_id)), []).append(one)
+            else:
+                self._tenants.setdefault(key_of(one.id), []).append(one)
+
+    def of(self, owner: Tenant | Group) -> Sequence[Subscription]:
+        """The subscriptions that claim rows of this owner; none is an answer."""
+        if isinstance(owner, Tenant):
+            return self._tenants.get(key_of(owner.scope_id), ())
+        return self._groups.get((key_of(owner.integration_id), key_of(owner.resource_group)), ())
+
+    @property
+    def tenants(self) -> list[str]:
+        """The scope ids to ask for, each once."""
+        return sorted({one.id for one in self.subscriptions if not one.is_resource_group})
+
+    @property
+    def groups(self) -> list[tuple[str, str]]:
+        """The integrations and names of the resource groups to ask for, each spelling once."""
+        return sorted({(one.integration_id, one.external_id) for one in self.subscriptions if one.is_resource_group})
+
+    @property
+    def digest(self) -> str:
+        """Short, and another one as soon as a subscription claims other rows. Its name and provider do not count."""
+        return digest(f"{one.id}|{one.is_resource_group}|{one.integration_id}|{one.external_id}"
+                      for one in self.subscriptions)  # fmt: skip
+
+
+def cells_of(pieces: Iterable[Piece], claims: Claims) -> dict[CellKey, Cell]:
+    """The cells that these pieces make; pieces that nobody claims make none. Pieces of one side are added up."""
+    sides: dict[tuple[date, Subscription, Signal], Side] = {}
+    for piece in pieces:
+        for one in claims.of(piece.owner):
+            place = (piece.day, one, piece.signal)
+            sides[place] = sides[place] + piece.side if place in sides else piece.side
+    cells: dict[CellKey, Cell] = {}
+    for day, one in sorted({(day, one) for day, one, _ in sides}):
+        daily, facts = sides.get((day, one, Signal.DAILY)), sides.get((day, one, Signal.FACTS))
+        cell = Cell(one, day, daily, facts)
+        cells[cell.key] = cell
+    return cells
+
+
+def states_of_days(cells: Iterable[Cell]) -> dict[date, str]:
+    """For each day a short digest of the rows and stamps of its cells: the same one for the same rows and stamps."""
+    texts: dict[date, list[str]] = {}
+    for cell in cells:
+        texts.setdefault(cell.day, []).append(f"{cell.subscription.id}:{cell.state}")
+    return {day: digest(sorted(found)) for day, found in texts.items()}
+
+
+def digest(texts: Iterable[str]) -> str:
+    """Short (48 bits): it tells states of one thing apart, not things from each other."""
+    return hashlib.blake2b("\n".join(texts).encode(), digest_size=6).hexdigest()
+
+
+def _added(one: Amounts, other: Amounts) -> Amounts:
+    sums: dict[str, Decimal] = dict(one)
+    for currency, amount in other:
+        sums[currency] = sums.get(currency, Decimal()) + amount
+    return tuple(sorted(sums.items()))
+
+
+def newest_of_days(cells: Mapping[CellKey, Cell]) -> dict[date, datetime]:
+    """The latest stamp of each day."""
+    found: dict[date, datetime] = {}
+    for cell in cells.values():
+        stamp = cell.last_ingested_at
+        if stamp is not None:
+            found[cell.day] = max(found.get(cell.day, stamp), stamp)
+    return found
