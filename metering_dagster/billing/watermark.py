@@ -5,7 +5,7 @@ Belongs here: marks, their overlap and their cap. Does not: what was found there
 """
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 
 @dataclass(frozen=True)
