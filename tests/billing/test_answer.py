@@ -1,7 +1,9 @@
 """What may be asked of the feed, and what it answers: rows, and a meta block that is true."""
 
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -24,6 +26,7 @@ NOW = datetime(2026, 11, 28, 12, 30, 0, 148758, tzinfo=UTC)
 TEN, ELEVEN = datetime(2026, 11, 28, 10, tzinfo=UTC), datetime(2026, 11, 28, 11, tzinfo=UTC)
 DAY = date(2026, 11, 20)
 OVERLAP = timedelta(minutes=60)
+TENANT = Tenant("t1")
 T1 = Subscription("t1", "azure", "ext-1", "Tenant 1", "azure", False)
 GROUP = Subscription("g1", "azure", "rg-prod", "Group 1", "azure", True)
 
@@ -33,7 +36,7 @@ def a_question(since: datetime = TEN, days: int = 32, now: datetime = NOW) -> Qu
 
 
 def a_piece(
-    stamp: datetime = TEN, day: date = DAY, owner: Tenant | Group = Tenant("t1"), signal: Signal = Signal.DAILY
+    stamp: datetime = TEN, day: date = DAY, owner: Tenant | Group = TENANT, signal: Signal = Signal.DAILY
 ) -> Piece:
     return Piece(signal, day, owner, Side(1, newest=stamp, stamps=1))
 
@@ -105,13 +108,13 @@ def test_a_since_that_makes_no_sense_is_refused_in_words(since, words):
 
 @given(st.text() | st.datetimes(timezones=st.timezones() | st.none()) | st.integers() | st.binary() | st.floats())
 def test_whatever_is_asked_for_is_an_instant_in_utc_or_refused_in_few_words(since):
+    instant, refused = None, ""
     try:
         instant = asked_since(since)
     except FeedRefusedError as error:
-        assert len(str(error)) < 400
-        assert "Nothing was read" in str(error)
-    else:
-        assert instant.tzinfo is UTC
+        refused = str(error)
+    assert len(refused) < 400
+    assert "Nothing was read" in refused if instant is None else instant.tzinfo is UTC
 
 
 @given(st.datetimes(min_value=datetime(1971, 1, 1), timezones=st.timezones()))  # noqa: DTZ001
@@ -120,7 +123,7 @@ def test_an_instant_comes_back_as_it_was_written(instant):
 
 
 def test_a_since_in_the_future_of_the_databases_clock_is_refused():
-    with pytest.raises(FeedRefusedError, match=r"in the future: the database's clock says 2026-11-28T12:30:00\.148758Z"):
+    with pytest.raises(FeedRefusedError, match=r"the database's clock says 2026-11-28T12:30:00\.148758Z"):
         a_question(since=NOW + timedelta(microseconds=1))
     assert a_question(since=NOW).since == NOW
 
@@ -239,7 +242,7 @@ def test_ranges_hold_exactly_their_days(days):
     ranges = day_ranges(days)
     held = [first + timedelta(days=n) for first, last in ranges for n in range((last - first).days + 1)]
     assert held == sorted(days)
-    assert all(after[0] - before[1] > timedelta(days=1) for before, after in zip(ranges, ranges[1:], strict=False))
+    assert all(after[0] - before[1] > timedelta(days=1) for before, after in pairwise(ranges))
 
 
 def test_the_rows_make_a_frame():
@@ -252,7 +255,5 @@ def test_the_rows_make_a_frame():
 def test_amounts_are_written_out_exactly():
     (row,) = answered(a_piece()).rows
     assert record(row)["amounts"] is None
-    from dataclasses import replace
-
     amounts = (("EUR", Decimal("0.000001")), ("USD", Decimal("-3E+2")))
     assert record(replace(row, amounts=amounts))["amounts"] == "0.000001 EUR, -300 USD"
