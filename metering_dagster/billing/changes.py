@@ -165,6 +165,16 @@ class Reading:
             examples=tuple(odd[:MOST_EXAMPLES]),
         )
 
+    def unstamped(self, first_day: date) -> dict[date, int]:
+        """How many rows without a stamp the days from `first_day` on have in both tables, whoever claims them."""
+        counts: dict[date, int] = {}
+        for stamp in STAMPS.values():
+            day = stamp.table.c.date
+            query = select(day.label("day"), func.count().label("number")).where(stamp.is_(None), day >= first_day)
+            for found in self._rows(query.group_by(day)):
+                counts[found["day"]] = counts.get(found["day"], 0) + int(found["number"])
+        return dict(sorted(counts.items()))
+
     def groups_of(self, day: date) -> list[Group]:
         """Every resource group that the facts hold on a day, in one of its spellings."""
         query = select(*GROUP).where(FACTS.c.date == day).group_by(*GROUP)
