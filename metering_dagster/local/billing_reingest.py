@@ -4,6 +4,7 @@ Belongs here: which rows are written again, added and deleted, and which cells a
 the sample itself (billing_sample), SQL (billing_db), what is then reported (billing_demo).
 """
 
+import random
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
@@ -25,6 +26,8 @@ from metering_dagster.local.billing_sample import (
 AGAIN, AHEAD, CORRECTED, GONE, NEW_GROUP = 2, 3, 5, 8, 12
 """How many days back each of them happens."""
 FAST_CLOCK = timedelta(hours=2)
+RECENT = timedelta(days=6)
+CORRECTED_SHARE = 0.3
 UNCLAIMED = "rg-lab-nobody-told-us-of"
 CellKey = tuple[date, str]
 """A day and the id of a subscription."""
@@ -77,6 +80,20 @@ def reingest(sample: BillingSample, now: datetime) -> Reingest:
     again = [replace(row, fetched_at=now) for row in (*same[1], *corrected[1], *added[1])]
     fast = [replace(row, fetched_at=now + FAST_CLOCK) for row in ahead[1]]
     return Reingest(tuple(stamped), (*again, *fast), *withdrawn, due)
+
+
+def again(sample: BillingSample, now: datetime, rng: random.Random) -> Reingest:
+    """One of the last days of one tenant again: most times it costs what it did, now and then less or more."""
+    daily = rng.choice([row for row in sample.daily if row.day >= max(row.day for row in sample.daily) - RECENT])
+    facts, _ = _rows(sample, daily.day, {daily.scope_id})
+    share = Decimal(rng.randint(80, 120)) / 100 if rng.random() < CORRECTED_SHARE else Decimal(1)
+    stamped = [replace(row, amount=(row.amount * share).quantize(MICRO), updated_at=now) for row in facts]
+    more = sum((new.amount - old.amount for new, old in zip(stamped, facts, strict=True)
+                if new.currency == daily.currency), Decimal())  # fmt: skip
+    told = replace(daily, amount=daily.amount + more, fetched_at=now)
+    move = Move.CHANGED if share != 1 else Move.TOUCHED
+    due = dict.fromkeys(_cells(sample.subscriptions, facts, [daily]), move)
+    return Reingest(tuple(stamped), (told,), (), (), due)
 
 
 Rows = tuple[tuple[Fact, ...], tuple[Daily, ...]]

@@ -6,7 +6,6 @@ Belongs here: the order of stack, sample, runs and balance. Does not: how anythi
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -20,7 +19,7 @@ from metering_dagster.errors import SettingsError
 from metering_dagster.local import loading
 from metering_dagster.local.balance import Balance, GroupKey, RowKey, row_key, strike_balance
 from metering_dagster.local.endings import STALE_OFFSETS, Departure, departure, stale_rows
-from metering_dagster.local.environment import environment_on
+from metering_dagster.local.environment import being, environment_on
 from metering_dagster.local.home import dagster_home
 from metering_dagster.local.sample import SORT_KEY, Kind, Sample, SampleRow, generate
 from metering_dagster.local.sandbox.client import SandboxClient
@@ -113,7 +112,11 @@ def rehearse(root: Path, now: datetime, progress: Progress) -> Rehearsal:
         failures: list[str] = []
         for instant in (leaving.flushed_at, now):
             SandboxClient(stack.sandbox_url).set_now(instant)
-            with _environment(stack, instant, dagster_home(root), state / "ledger"):
+            during = environment_on(
+                stack, dagster_home(root), os.environ, METERING_NOW=instant.isoformat(),
+                METERING_LEDGER_URI=str(state / "ledger"),
+            )  # fmt: skip
+            with being(during):
                 if instant == leaving.flushed_at:
                     _send(leaving)
                 failures += _perform(runs, instant == now, sample, client, progress)
@@ -224,17 +227,3 @@ def _items(
     typed: Sequence[dynamodb.Item] = [{"licenseArn": {"S": arn}, range_key: {"S": key}} for arn, key in sorted(keys)]
     for item in dynamodb.batch_get(client, table, typed):
         yield {name: dynamodb.value(item, name) for name in item}
-
-
-@contextmanager
-def _environment(stack: LocalStack, now: datetime, home: Path, ledger: Path) -> Iterator[None]:
-    """The environment of the runs, for as long as they go on."""
-    before = dict(os.environ)
-    during = environment_on(stack, home, before, METERING_NOW=now.isoformat(), METERING_LEDGER_URI=str(ledger))
-    os.environ.clear()
-    os.environ |= during
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ |= before
