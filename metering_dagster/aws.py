@@ -49,7 +49,8 @@ _ALERTS = Config(
     retries={"mode": "standard", "total_max_attempts": 2},
 )
 """A tick has a minute for everything; what was not delivered is sent by the next one."""
-
+_FILES = Config(connect_timeout=5, read_timeout=20, retries={"mode": "standard", "total_max_attempts": 3})
+"""Small objects, read and replaced as a whole."""
 _QUEUE = Config(connect_timeout=2, read_timeout=5, retries={"mode": "standard", "total_max_attempts": 2})
 """Both a tick and a run use it. What is not received is received later."""
 _QUEUE_HOST = re.compile(r"https?://sqs(?:-fips)?\.([a-z0-9-]+)\.(?:amazonaws\.com(?:\.cn)?|api\.aws)(?:[:/]|$)")
@@ -88,6 +89,10 @@ class Clients:
         """A client of SNS in this Region that gives up soon."""
         client: SNSClient = self._client("sns", _ALERTS, region)
         return client
+
+    def s3(self) -> Any:
+        """A client of S3, in the SDK's own Region."""
+        return self._client("s3", _FILES, None)
 
     def sqs(self) -> "SQSClient":
         """A client of SQS, in the Region of the queue of lifecycle events; the same one each time.

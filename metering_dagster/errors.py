@@ -65,3 +65,7 @@ class ReplacedMeanwhileError(MeteringError):
     """Somebody else has replaced what was to be replaced; whoever reads it again and tries again succeeds."""
 
     retryable = True
+
+
+class DamagedFileError(MeteringError):
+    """A file of ours is not what we wrote; the message names it and says how it is made anew."""
