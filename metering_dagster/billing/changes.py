@@ -1,0 +1,261 @@
+"""The questions that are asked of the billing database, in the domain's words (domain: the billing-changes signal).
+
+Belongs here: the queries; each has its bounds, and a chunk of at most 100 where it names whom it asks for. Does not:
+connections and snapshots (database), what a database spells its own way (sql), whose the rows are (cells).
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+from sqlalchemy import Column, ColumnElement, Connection, RowMapping, Select, Table, func, literal, or_, select, tuple_
+
+from metering_dagster.billing import shape
+from metering_dagster.billing.cells import (
+    Amounts,
+    Claims,
+    Group,
+    Piece,
+    Side,
+    Signal,
+    Subscription,
+    Tenant,
+    digest,
+    key_of,
+)
+from metering_dagster.billing.sql import added_amounts, added_stamps, spelling
+from metering_dagster.billing.tables import DAILY, FACTS, STAMPS, SUBSCRIPTIONS, Since
+from metering_dagster.chunks import chunked
+
+CHUNK = 100
+"""MariaDB turns 1,000 elements of an IN into a derived table, and at 500 pairs the range of the index is lost."""
+DAYS_CHUNK = 10
+"""Days in one query, each of them a range for each of a hundred."""
+MOST_EXAMPLES = 5
+GROUP = (FACTS.c.integration_id, FACTS.c.resource_group)
+
+
+@dataclass(frozen=True)
+class OddStamp:
+    """Rows of one owner on one day whose stamps tell nothing, or not yet."""
+
+    signal: Signal
+    owner: Tenant | Group
+    rows: int
+    newest: datetime | None
+    """The latest one, ahead of the database's clock; None: they have no stamp at all."""
+
+
+@dataclass(frozen=True)
+class OddStamps:
+    """The rows of a day whose stamps are NULL, or ahead of the database's clock."""
+
+    unstamped: int = 0
+    future: int = 0
+    examples: Sequence[OddStamp] = ()
+
+
+class Reading:
+    """One snapshot of the billing tables."""
+
+    def __init__(self, connection: Connection, now: datetime) -> None:
+        """`connection` is inside a transaction; `now`: the database's clock from just before it, in UTC."""
+        self._connection = connection
+        self.now = now
+
+    def claims(self) -> Claims:
+        """Whose a row is, by the enabled subscriptions."""
+        c = SUBSCRIPTIONS.c
+        query = select(c.id, c.integration_id, c.external_id, c.name, c.provider, c.is_resource_group)
+        return Claims(
+            Subscription(
+                id=str(found["id"]),
+                integration_id=str(found["integration_id"] or ""),
+                external_id=str(found["external_id"] or ""),
+                name=str(found["name"] or ""),
+                provider=str(found["provider"] or ""),
+                is_resource_group=bool(found["is_resource_group"]),
+            )
+            for found in self._rows(query.where(c.enabled.is_(True)))
+        )
+
+    def pieces_since(self, starts: Mapping[Signal, datetime], first_day: date) -> list[Piece]:
+        """What carries a stamp at or after its table's start, of `first_day` and later, whoever claims it.
+
+        One query a table, along the index of its stamps. Of the facts each group of rows is a piece of its tenant and,
+        if it has a resource group, one of that group.
+        """
+        pieces: list[Piece] = []
+        for signal, start in starts.items():
+            stamp = STAMPS[signal]
+            bounds = (stamp >= literal(_naive(start), Since()), stamp.table.c.date >= first_day)
+            owner = _spelt(*_owner_columns(stamp.table))
+            for found in self._rows(_content(signal, owner, amounts=False).where(*bounds)):
+                pieces += _pieces(signal, found)
+        return pieces
+
+    def pieces_of(self, days: Collection[date], claims: Claims, *, amounts: bool) -> list[Piece]:
+        """All that the tables hold of these days for those who claim something, exactly; amounts only if asked for."""
+        pieces: list[Piece] = []
+        groups = self._spellings(claims) if days else []
+        for some_days in chunked(sorted(set(days)), DAYS_CHUNK):
+            for tenants in chunked(claims.tenants, CHUNK):
+                for signal, stamp in STAMPS.items():
+                    asked = stamp.table.c.scope_id.in_(tenants)
+                    pieces += self._asked(signal, [stamp.table.c.scope_id], asked, some_days, amounts)
+            for pairs in chunked(groups, CHUNK):
+                pieces += self._asked(Signal.FACTS, GROUP, tuple_(*GROUP).in_(pairs), some_days, amounts)
+        return pieces
+
+    def checksums(self, first_day: date) -> dict[date, str]:
+        """For each day from `first_day` on a short text that another one follows if a cell's newest stamp moves.
+
+        A cheap look at a whole horizon, along indexes and added up per day by the database: it misses what leaves all
+        the newest stamps as they were, such as a deletion of others. Days without rows are not in it.
+        """
+        newest = (
+            (FACTS, GROUP, FACTS.c.updated_at),
+            (FACTS, (FACTS.c.scope_id,), FACTS.c.updated_at),
+            (DAILY, (DAILY.c.scope_id,), DAILY.c.fetched_at),
+        )
+        texts: dict[date, list[str]] = {}
+        for number, (table, whose, stamp) in enumerate(newest):
+            cells = (
+                select(table.c.date.label("day"), func.max(stamp).label("stamp"))
+                .where(table.c.date >= first_day)
+                .group_by(*whose, table.c.date)
+                .subquery()
+            )
+            folded = select(
+                cells.c.day,
+                func.count().label("number"),
+                func.count(cells.c.stamp).label("stamped"),
+                added_stamps(cells.c.stamp).label("stamps"),
+            ).group_by(cells.c.day)
+            for found in self._rows(folded):
+                content = f"{number}:{found['number']}/{found['stamped']}/{int(found['stamps'] or 0)}"
+                texts.setdefault(found["day"], []).append(content)
+        return {day: digest(contents) for day, contents in sorted(texts.items())}
+
+    def odd_stamps(self, day: date) -> OddStamps:
+        """The rows of a day, whoever claims them, that have no stamp, or one ahead of the database's clock."""
+        odd: list[OddStamp] = []
+        for signal, stamp in STAMPS.items():
+            columns = _spelt(*_owner_columns(stamp.table))
+            is_odd = or_(stamp.is_(None), stamp > literal(_naive(self.now), Since()))
+            query = select(*columns, func.count().label("number"), func.max(stamp).label("newest"))
+            query = query.where(is_odd, stamp.table.c.date == day).group_by(*columns, stamp.is_(None))
+            odd += [
+                OddStamp(signal, _owners(found)[-1], int(found["number"]), _instant(found["newest"]))
+                for found in self._rows(query)
+            ]
+        odd.sort(key=lambda one: (-one.rows, one.signal, repr(one.owner)))
+        return OddStamps(
+            unstamped=sum(one.rows for one in odd if one.newest is None),
+            future=sum(one.rows for one in odd if one.newest is not None),
+            examples=tuple(odd[:MOST_EXAMPLES]),
+        )
+
+    def groups_of(self, day: date) -> list[Group]:
+        """Every resource group that the facts hold on a day, in one of its spellings."""
+        query = select(*GROUP).where(FACTS.c.date == day).group_by(*GROUP)
+        return [Group(*pair) for pair in sorted(self._pairs(query))]
+
+    def has_whole_seconds(self, signal: Signal) -> bool:
+        """Whether this signal's stamps carry no fraction of a second: rows of one second then have the same stamp."""
+        return shape.has_whole_seconds(self._connection, signal)
+
+    def missing_indexes(self) -> list[str]:
+        """The advised indexes that are not there, as `table (columns)`."""
+        return shape.missing(self._connection).advised
+
+    def _spellings(self, claims: Claims) -> list[tuple[str, str]]:
+        """The resource groups that are claimed, in each spelling that the facts or the subscriptions have.
+
+        Where the column's collation (or SQLite) tells case apart, equality in SQL would miss rows that are meant.
+        """
+        keys = {(key_of(integration), key_of(name)) for integration, name in claims.groups}
+        spellings = set(claims.groups)
+        for integrations in chunked(sorted({integration for integration, _ in spellings}), CHUNK):
+            query = select(*GROUP).where(FACTS.c.integration_id.in_(integrations)).group_by(*GROUP)
+            spellings |= {pair for pair in self._pairs(query) if (key_of(pair[0]), key_of(pair[1])) in keys}
+        return sorted(spellings)
+
+    def _pairs(self, query: Select[Any]) -> list[tuple[str, str]]:
+        """Integrations and resource groups; rows without a resource group belong to none."""
+        rows = self._rows(query)
+        return [(str(found["integration_id"]), str(found["resource_group"])) for found in rows
+                if found["resource_group"] is not None]  # fmt: skip
+
+    def _asked(
+        self, signal: Signal, whose: Sequence[Column[Any]], asked: ColumnElement[bool], days: list[date], amounts: bool
+    ) -> list[Piece]:
+        query = _content(signal, _spelt(*whose), amounts=amounts)
+        query = query.where(asked, STAMPS[signal].table.c.date.in_(days))
+        return [piece for found in self._rows(query) for piece in _pieces(signal, found)]
+
+    def _rows(self, query: Select[Any]) -> Sequence[RowMapping]:
+        return self._connection.execute(query).mappings().all()
+
+
+def _owner_columns(table: Table) -> list[Column[Any]]:
+    """What tells whose a row is."""
+    return [table.c.scope_id] if table is DAILY else [table.c.scope_id, *GROUP]
+
+
+def _spelt(*columns: Column[Any]) -> list[ColumnElement[Any]]:
+    return [spelling(column).label(f"spelt_{column.name}") for column in columns]
+
+
+def _content(signal: Signal, owner: Sequence[ColumnElement[Any]], *, amounts: bool) -> Select[Any]:
+    """What there is of each owner and day: the owner's columns, then these that `_pieces` takes."""
+    stamp = STAMPS[signal]
+    table = stamp.table
+    by_currency = [spelling(table.c.currency).label("spelt_currency")] if amounts else []
+    added = [added_amounts(table.c.amount).label("amount")] if amounts else []
+    return select(
+        *owner,
+        table.c.date.label("day"),
+        func.count().label("number"),
+        func.count(stamp).label("stamped"),
+        func.max(stamp).label("newest"),
+        added_stamps(stamp).label("stamps"),
+        *by_currency,
+        *added,
+    ).group_by(table.c.date, *owner, *by_currency)
+
+
+def _pieces(signal: Signal, found: RowMapping) -> list[Piece]:
+    amounts: Amounts = ()
+    if found.get("amount") is not None:
+        amounts = ((str(found["spelt_currency"] or ""), Decimal(str(found["amount"]))),)
+    side = Side(
+        rows=int(found["number"]),
+        unstamped=int(found["number"]) - int(found["stamped"]),
+        newest=_instant(found["newest"]),
+        stamps=int(found["stamps"] or 0),
+        amounts=amounts,
+    )
+    return [Piece(signal, found["day"], owner, side) for owner in _owners(found)]
+
+
+def _owners(found: RowMapping) -> list[Tenant | Group]:
+    """Whose the rows are, by what was asked for: their tenant, their resource group if they have one, or both."""
+    owners: list[Tenant | Group] = []
+    if "spelt_scope_id" in found:
+        owners.append(Tenant(str(found["spelt_scope_id"])))
+    if found.get("spelt_resource_group") is not None:
+        owners.append(Group(str(found["spelt_integration_id"]), str(found["spelt_resource_group"])))
+    return owners
+
+
+def _naive(instant: datetime) -> datetime:
+    """As the columns hold it: in UTC, without its zone."""
+    return instant.astimezone(UTC).replace(tzinfo=None)
+
+
+def _instant(found: Any) -> datetime | None:
+    """A stamp of a column as an instant. Whatever is no date and time (a zero date of MySQL's) is none."""
+    return found.replace(tzinfo=UTC) if isinstance(found, datetime) else None

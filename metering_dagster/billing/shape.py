@@ -1,0 +1,101 @@
+"""What a billing database lacks of the tables, columns and indexes that are read.
+
+Belongs here: comparing, in words and as DDL to be run by a person. Does not: running any of it: we only ever read.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, Dialect, Index, Inspector, Table, inspect
+from sqlalchemy.schema import CreateIndex, CreateTable
+
+from metering_dagster.billing.cells import Signal
+from metering_dagster.billing.tables import ADVISED, DAILY, FACTS, STAMPS, SUBSCRIPTIONS
+
+TABLES = (DAILY, FACTS, SUBSCRIPTIONS)
+_UNREAD = {(DAILY.name, "id"), (DAILY.name, "updated_at"), (FACTS.name, "id"), (FACTS.name, "fetched_at"),
+           (FACTS.name, "service")}  # fmt: skip
+"""Columns that no query reads."""
+
+
+@dataclass(frozen=True)
+class Missing:
+    """What is not there."""
+
+    tables: Sequence[Table] = ()
+    columns: Sequence[str] = ()
+    """As `table.column`; those of missing tables are not named one by one."""
+    indexes: Sequence[Index] = ()
+    """The advised ones, those of missing tables among them."""
+
+    @property
+    def needed(self) -> list[str]:
+        """In words, what nothing works without."""
+        return [f"there is no table {table.name} that this user can read" for table in self.tables] + [
+            f"there is no column {column}" for column in self.columns
+        ]
+
+    @property
+    def advised(self) -> list[str]:
+        """In words, the indexes without which it is slower."""
+        return [index_words(index) for index in self.indexes]
+
+    def ddl(self, dialect: Dialect) -> list[str]:
+        """Statements that make the missing tables and indexes, for a person to run; columns are theirs to add."""
+        made: list[CreateTable | CreateIndex] = [CreateTable(table) for table in self.tables]
+        made += [CreateIndex(index) for index in self.indexes]
+        return [" ".join(str(one.compile(dialect=dialect)).split()) + ";" for one in made]
+
+
+def index_words(index: Index) -> str:
+    """An index as people name it: `table (column, column)`."""
+    table = index.table.name if index.table is not None else ""
+    return f"{table} ({', '.join(_columns(index))})"
+
+
+def missing(connection: Connection) -> Missing:
+    """What the database lacks. An index that begins with the advised columns is as good; a view has none."""
+    inspector = inspect(connection)
+    views = set(inspector.get_view_names())
+    there = views | set(inspector.get_table_names())
+    columns: list[str] = []
+    keys: dict[str, list[list[str]]] = {}
+    for table in TABLES:
+        if table.name not in there:
+            keys[table.name] = []
+            continue
+        found = {column["name"].lower() for column in inspector.get_columns(table.name)}
+        columns += [f"{table.name}.{column.name}" for column in table.columns
+                    if column.name not in found and (table.name, column.name) not in _UNREAD]  # fmt: skip
+        if table.name not in views:
+            keys[table.name] = _keys(inspector, table.name)
+    return Missing(
+        tables=[table for table in TABLES if table.name not in there],
+        columns=columns,
+        indexes=[index for index in ADVISED if _is_missing(index, keys)],
+    )
+
+
+def has_whole_seconds(connection: Connection, signal: Signal) -> bool:
+    """Whether the signal's stamps carry no fraction of a second, as in a DATETIME(0)."""
+    stamp = STAMPS[signal]
+    columns = inspect(connection).get_columns(stamp.table.name)
+    kinds = [column["type"] for column in columns if column["name"].lower() == stamp.name]
+    return connection.dialect.name != "sqlite" and any(not getattr(kind, "fsp", None) for kind in kinds)
+
+
+def _keys(inspector: Inspector, table: str) -> list[list[str]]:
+    """The columns of each index, in its order; unique keys are indexes as well."""
+    found: list[Sequence[str | None]] = [index["column_names"] for index in inspector.get_indexes(table)]
+    found += [unique["column_names"] for unique in inspector.get_unique_constraints(table)]
+    return [[(name or "").lower() for name in names] for names in found]
+
+
+def _is_missing(index: Index, keys: Mapping[str, list[list[str]]]) -> bool:
+    wanted = _columns(index)
+    table = index.table.name if index.table is not None else ""
+    return table in keys and not any(names[: len(wanted)] == wanted for names in keys[table])
+
+
+def _columns(index: Index) -> list[str]:
+    return [column.name for column in index.columns]

@@ -1,0 +1,97 @@
+"""What MySQL and SQLite spell differently, as functions that read the same.
+
+Belongs here: expressions, and the sums that SQLite has no exact ones of. Does not: queries (changes), types of columns
+(tables), connections (database).
+"""
+
+from datetime import UTC, datetime
+from decimal import Decimal
+from sqlite3 import Connection
+from typing import Any
+
+from sqlalchemy import String
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.functions import GenericFunction
+
+EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - the columns have no zone
+_SIX_PLACES = Decimal("0.000001")
+
+
+class spelling(GenericFunction[str]):  # noqa: N801 - functions of SQL
+    """The text as the row spells it: rows are told apart by it whatever the column's collation takes for equal."""
+
+    type = String()
+    inherit_cache = True
+
+
+class added_stamps(GenericFunction[Any]):  # noqa: N801
+    """The stamps of the rows added up, in microseconds since 1970; NULL where no row has one."""
+
+    type = String()
+    inherit_cache = True
+
+
+class added_amounts(GenericFunction[Any]):  # noqa: N801
+    """The amounts of the rows added up, to the last digit; NULL where no row has one."""
+
+    type = String()
+    inherit_cache = True
+
+
+@compiles(spelling, "mysql")
+def _spelling_mysql(element: spelling, compiler: SQLCompiler, **kw: Any) -> str:
+    return f"CONVERT({compiler.process(element.clauses, **kw)} USING utf8mb4) COLLATE utf8mb4_bin"
+
+
+@compiles(spelling, "sqlite")
+def _spelling_sqlite(element: spelling, compiler: SQLCompiler, **kw: Any) -> str:
+    return f"{compiler.process(element.clauses, **kw)} COLLATE BINARY"
+
+
+@compiles(added_stamps, "mysql")
+def _added_stamps_mysql(element: added_stamps, compiler: SQLCompiler, **kw: Any) -> str:
+    return f"SUM(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', {compiler.process(element.clauses, **kw)}))"
+
+
+@compiles(added_amounts, "mysql")
+def _added_amounts_mysql(element: added_amounts, compiler: SQLCompiler, **kw: Any) -> str:
+    return f"SUM({compiler.process(element.clauses, **kw)})"
+
+
+def teach(connection: Connection) -> None:
+    """Give a connection to SQLite the sums: its own are floats, or overflow (5,000 stamps in microseconds do)."""
+    # One step of an aggregate is a Python call: some microseconds a row, which a database of this size can bear.
+    connection.create_aggregate("added_stamps", 1, _AddedStamps)  # type: ignore[arg-type]
+    connection.create_aggregate("added_amounts", 1, _AddedAmounts)  # type: ignore[arg-type]
+
+
+class _AddedStamps:
+    def __init__(self) -> None:
+        self.sum: int | None = None
+
+    def step(self, stamp: str | None) -> None:
+        if stamp is not None:
+            self.sum = (self.sum or 0) + microseconds(datetime.fromisoformat(stamp))
+
+    def finalize(self) -> str | None:
+        return None if self.sum is None else str(self.sum)
+
+
+class _AddedAmounts:
+    def __init__(self) -> None:
+        self.sum: Decimal | None = None
+
+    def step(self, amount: float | str | None) -> None:
+        if amount is not None:
+            self.sum = (self.sum or Decimal()) + Decimal(str(amount)).quantize(_SIX_PLACES)
+
+    def finalize(self) -> str | None:
+        return None if self.sum is None else f"{self.sum:f}"
+
+
+def microseconds(stamp: datetime) -> int:
+    """Microseconds since 1970 of a stamp as the tables hold it, exactly."""
+    naive = stamp.astimezone(UTC).replace(tzinfo=None) if stamp.tzinfo else stamp
+    since = naive - EPOCH
+    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
