@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from metering_dagster.billing.report import Row
 
 SENSOR, JOB = "billing_changes", "refresh_billing_changes"
-HORIZON_DAYS = 14
-"""Shorter than the usual one, so that nobody has to wait long: each day of it is a run at the first look."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +90,6 @@ def rehearse_billing(home: Path, state: Path, progress: Progress) -> BillingRehe
         home, os.environ,
         BILLING_DATABASE_URL=billing_db.url_of(database),
         BILLING_CHANGES_URI=str(reports),
-        BILLING_HORIZON_DAYS=str(HORIZON_DAYS),
         BILLING_QUIET_SECONDS="0",
     )  # fmt: skip
     with being(environment), dg.DagsterInstance.get() as instance:

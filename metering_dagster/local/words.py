@@ -16,6 +16,7 @@ QUANTITIES = ("used", "billed", "held", "rejected", "late", "expired")
 
 
 def demo_json(done: Rehearsal) -> dict[str, object]:
+    """Everything, for programs."""
     balance = done.balance
     return {
         "now": done.now.isoformat(),
@@ -26,7 +27,7 @@ def demo_json(done: Rehearsal) -> dict[str, object]:
         "departure": {"status": done.departure.get("subscriptionStatus"), "finalised": done.is_finalised},
         "total": _hour_json(balance.total),
         "hours": {bucket: _hour_json(hour) for bucket, hour in balance.hours.items()},
-        "billing": _billing_json(done.billing),
+        "billing": billing_json(done.billing),
     }
 
 
@@ -36,6 +37,7 @@ def _hour_json(hour: HourBalance) -> dict[str, object]:
 
 
 def demo_text(done: Rehearsal) -> str:
+    """Everything, for people."""
     balance = done.balance
     head = ("hour", "rows", "used", "billed", "held", "waiting", "rejected", "late", "expired", "")
     lines = [_line(head)]
@@ -56,7 +58,7 @@ def demo_text(done: Rehearsal) -> str:
         lines.append("billed = the marketplace's bill, group by group.")
     else:
         lines.append("NOT EVEN: what was used is not all accounted for, or a run failed. See the lines above.")
-    return "\n".join([*lines, "", *_billing_lines(done.billing)])
+    return "\n".join([*lines, "", billing_text(done.billing)])
 
 
 def _hour_line(bucket: str, hour: HourBalance) -> str:
@@ -73,7 +75,8 @@ def _line(cells: tuple[str, ...]) -> str:
     )
 
 
-def _billing_json(done: BillingRehearsal) -> dict[str, object]:
+def billing_json(done: BillingRehearsal) -> dict[str, object]:
+    """Amounts as text: they are exact."""
     return {
         "good": done.is_good,
         "runs": done.runs,
@@ -95,7 +98,8 @@ def _amounts_json(amounts: Mapping[str, Decimal]) -> dict[str, str]:
     return {currency: f"{amount:f}" for currency, amount in amounts.items()}
 
 
-def _billing_lines(done: BillingRehearsal) -> list[str]:
+def billing_text(done: BillingRehearsal) -> str:
+    """A line for each cell that moved, and how much did not."""
     lines = [
         f"Billing data: {done.days} days, {done.cells} cells (subscription and day). Some days were ingested again:"
     ]
@@ -110,7 +114,7 @@ def _billing_lines(done: BillingRehearsal) -> list[str]:
         lines.append(
             "NOT RIGHT: not exactly what was ingested again is reported, or a run failed. See the lines above."
         )
-    return lines
+    return "\n".join(lines)
 
 
 def _amounts(amounts: Mapping[str, Decimal]) -> str:

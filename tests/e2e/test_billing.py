@@ -1,5 +1,6 @@
 """Billing data in a real MariaDB: what is ingested again is reported by the sensor alone, and a backfill is right."""
 
+import uuid
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -13,6 +14,7 @@ from tests.e2e.collector import Cells, Collector
 from tests.e2e.conftest import PROJECT
 from tests.e2e.instance import ENDED, Instance, webserver_and_daemon
 from tests.e2e.processes import until
+from tests.mariadb import running_server
 
 pytestmark = pytest.mark.services
 
@@ -49,6 +51,16 @@ class Reports:
 @pytest.fixture(scope="module")
 def _the_bill_is_right() -> None:
     """No marketplace is needed here, so there is none."""
+
+
+@pytest.fixture(scope="module")
+def mariadb_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A database of its own on a real server, dropped afterwards."""
+    name = f"billing_e2e_{uuid.uuid4().hex[:12]}"
+    with running_server(tmp_path_factory.mktemp("mariadb")) as server:
+        server.run(f"CREATE DATABASE {name} CHARACTER SET utf8mb4")
+        yield server.url_of(name)
+        server.run(f"DROP DATABASE {name}")
 
 
 @pytest.fixture(scope="module")
