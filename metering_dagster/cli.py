@@ -110,6 +110,44 @@ def status(as_json: bool, days: int) -> None:
     sys.exit(0 if found.is_good else 1)
 
 
+@main.command()
+@click.option("--since", metavar="T", help="Ask the database for what was ingested from T on: ISO-8601 with its zone.")
+@click.option("--horizon", metavar="N", help="With --since: how many days back to look, 1 to 92.")
+@click.option("--consumer", metavar="NAME", help="Ask for what was reported and NAME has not acknowledged yet.")
+@click.option("--ack", metavar="TOKEN", help="With --consumer: what came with this token is taken.")
+@click.option("--json", "as_json", is_flag=True, help="Print rows and meta as JSON on standard output.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print rows as CSV on standard output, meta as JSON on the other.")
+def changes(
+    *, since: str | None, horizon: str | None, consumer: str | None, ack: str | None, as_json: bool, as_csv: bool
+) -> None:
+    """Which cells (subscription, day) of cloud-billing data were ingested again, to re-pull those alone.
+
+    Whoever asks by --since keeps the time: the complete_until of an answer is the next T. For a named --consumer it is
+    kept here: the same comes again until its token is acknowledged. The meta block says what an answer does not tell.
+    """
+    if (since is None) == (consumer is None):
+        raise click.UsageError("Name either --since or --consumer.")
+    if horizon is not None and since is None:
+        raise click.UsageError("--horizon goes with --since: a consumer is given whatever was reported.")
+    if ack is not None and consumer is None:
+        raise click.UsageError("--ack goes with --consumer.")
+    if as_json and as_csv:
+        raise click.UsageError("Name either --json or --csv.")
+    from metering_dagster.billing import feed, words
+
+    with _exit_2_where_it_fails("changes"):
+        if consumer is not None and ack is not None:
+            moved = feed.acknowledge(consumer, ack)
+            click.echo(words.acknowledged(consumer, ack, moved, as_json=as_json))
+            return
+        answer = feed.new_for(consumer) if consumer is not None else feed.changes(str(since), horizon_days=horizon)
+    if as_csv:
+        click.echo(words.answer_csv(answer), nl=False)
+        click.echo(words.meta_text(answer), err=True)
+    else:
+        click.echo(words.answer_json(answer) if as_json else words.answer_text(answer))
+
+
 @contextmanager
 def _exit_2_where_it_fails(command: str) -> Iterator[None]:
     """What cannot be done ends in its own words, on a line of their own."""

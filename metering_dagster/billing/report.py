@@ -48,8 +48,9 @@ class Row:
 
     @property
     def currency(self) -> str | None:
-        """That of all its amounts, now and before; joined by `+` where there are several, None where there is none."""
-        return "+".join(sorted({currency for currency, _ in (*self.amounts, *(self.amounts_before or ()))})) or None
+        """That of all its amounts, now and before; joined by `+` where there are several, None without an amount."""
+        found = {currency for currency, _ in (*self.amounts, *(self.amounts_before or ()))}
+        return "+".join(sorted(found)) if found else None
 
     @property
     def amount(self) -> Decimal | None:
@@ -62,7 +63,7 @@ class Row:
         return self._single(self.amounts_before or ())
 
     def _single(self, amounts: Amounts) -> Decimal | None:
-        return dict(amounts).get(self.currency) if self.currency else None
+        return None if self.currency is None else dict(amounts).get(self.currency)
 
 
 @dataclass(frozen=True)
