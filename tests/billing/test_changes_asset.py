@@ -1,5 +1,7 @@
 """The asset `billing_changes` through real runs: on SQLite always, and on MariaDB among the service tests."""
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -51,6 +53,15 @@ def test_the_definitions_are_loadable_and_the_sources_are_upstream(sqlite_runs: 
     assert node.group_name == "billing"
     assert node.kinds == {"sqlite", "parquet"}
     assert found.resolve_job_def(JOB).tags == RUN_TAGS
+
+
+def test_what_dagster_loads_of_this_room_imports_neither_arrow_nor_pandas_nor_sqlalchemy():
+    code = """
+import sys
+import metering_dagster.billing.assets, metering_dagster.billing.io_manager, metering_dagster.billing.deployment
+print(sorted({"pandas", "pyarrow", "sqlalchemy", "boto3"} & set(sys.modules)))
+"""
+    assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout == "[]\n"
 
 
 def test_a_first_run_reports_each_cell_with_both_tables(runs: Runs):
@@ -309,6 +320,15 @@ class TestFailures:
     def test_a_database_that_is_not_set_is_named(self, sqlite_runs: Runs):
         unset = replace(sqlite_runs, settings=replace(sqlite_runs.settings, billing_database_url=None))
         assert "Not set: BILLING_DATABASE_URL" in failure_of(unset.run(DAY))
+
+    def test_a_database_that_is_away_is_tried_again_and_its_password_is_not_told(self, sqlite_runs: Runs, monkeypatch):
+        monkeypatch.setattr("dagster.RetryPolicy.calculate_delay", lambda self, attempt: 0)
+        url = "mysql+pymysql://reader:hush-hush@127.0.0.1:1/billing"
+        away = replace(sqlite_runs, settings=replace(sqlite_runs.settings, billing_database_url=url))
+        result = away.run(DAY)
+        assert "The database billing at 127.0.0.1:1 cannot be reached" in failure_of(result)
+        assert [event.event_type_value for event in result.all_events].count("STEP_UP_FOR_RETRY") == 3
+        assert "hush-hush" not in repr(sqlite_runs.instance.all_logs(result.run_id))
 
     def test_a_missing_table_fails_at_once_and_leaves_the_file(self, sqlite_runs: Runs):
         before = sqlite_runs.report(DAY)
