@@ -65,6 +65,13 @@ class Reading:
         self._connection = connection
         self.now = now
 
+    def clock(self) -> datetime:
+        """The database's clock by now, in UTC: a reading that begins later has all that this one has."""
+        if self._connection.dialect.name == "sqlite":
+            return datetime.now(UTC)  # as for `now`: SQLite's clock is this machine's
+        clock: datetime = self._connection.execute(select(func.utc_timestamp(6))).scalar_one()
+        return clock.replace(tzinfo=UTC)
+
     def claims(self) -> Claims:
         """Whose a row is, by the enabled subscriptions."""
         c = SUBSCRIPTIONS.c
@@ -157,6 +164,16 @@ class Reading:
             future=sum(one.rows for one in odd if one.newest is not None),
             examples=tuple(odd[:MOST_EXAMPLES]),
         )
+
+    def unstamped(self, first_day: date) -> dict[date, int]:
+        """How many rows without a stamp the days from `first_day` on have in both tables, whoever claims them."""
+        counts: dict[date, int] = {}
+        for stamp in STAMPS.values():
+            day = stamp.table.c.date
+            query = select(day.label("day"), func.count().label("number")).where(stamp.is_(None), day >= first_day)
+            for found in self._rows(query.group_by(day)):
+                counts[found["day"]] = counts.get(found["day"], 0) + int(found["number"])
+        return dict(sorted(counts.items()))
 
     def groups_of(self, day: date) -> list[Group]:
         """Every resource group that the facts hold on a day, in one of its spellings."""

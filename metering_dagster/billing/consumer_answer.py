@@ -1,0 +1,108 @@
+"""What a named consumer is answered: the reported cells that are new for it, and how far they go (domain: the
+billing-changes signal). Pure.
+
+Belongs here: rows out of reports, the meta block of such an answer. Does not: marks and tokens (consumers), reading
+reports and heartbeat (feed).
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+
+from metering_dagster.billing.answer import (
+    ALWAYS_UNSEEN,
+    Answer,
+    AnswerRow,
+    Meta,
+    Repull,
+    day_ranges,
+    instant_text,
+    order,
+    signals_of,
+)
+from metering_dagster.billing.consumers import Offer, Standing
+from metering_dagster.billing.heartbeat import Heartbeat
+from metering_dagster.billing.report import DayReport, Row
+
+_DETECTS = (
+    "cells that a run of billing_changes found ingested again, by either signal, with the same amount too",
+    "what a late commit, a deletion or a wrong clock hid at first, once the sensor has compared the day: within about "
+    "an hour for the last 3 days, a day for the others",
+)
+
+
+@dataclass(frozen=True)
+class Reported:
+    """What lies there for a consumer to take."""
+
+    reports: Sequence[DayReport]
+    """Of the days that hold something it has not taken."""
+    lost: Collection[date]
+    """Days that it has taken of, and of which no report is there any more."""
+    heartbeat: Heartbeat | None
+    """Read before the reports, so that they are not older than it says."""
+
+
+def answer_for(
+    standing: Standing, offer: Offer, reported: Reported, *, now: datetime, horizon: timedelta, stale: timedelta
+) -> Answer:
+    """The rows that are new for the consumer, under the token of the offer that moves its marks past them.
+
+    `now` is this machine's clock, `horizon` counts where no heartbeat tells it; a heartbeat older than `stale` is
+    said to be old.
+    """
+    beat = reported.heartbeat
+    rows = tuple(sorted((_row(row) for report in reported.reports for row in standing.new_of(report)), key=order))
+    first_day = beat.first_day if beat else now.date() - horizon
+    return Answer(rows, Meta(
+        since=standing.complete_until,
+        horizon=(beat.looked.date() - first_day if beat else horizon).days,
+        first_day=first_day,
+        changed_cells=len(rows),
+        signals=signals_of(rows),
+        detects=_DETECTS,
+        does_not_detect=_does_not_detect(first_day, beat, now, stale),
+        complete_until=offer.complete_until,
+        repull_by_hand=tuple(
+            Repull(first, last, "what was reported of it is gone: a run of billing_changes reports it again")
+            for first, last in day_ranges(reported.lost)
+        ),
+        read_at=now,
+        consumer=standing.name,
+        token=offer.token,
+        looked_at=beat.looked if beat else None,
+        pending=beat.pending if beat else (),
+    ))  # fmt: skip
+
+
+def _row(row: Row) -> AnswerRow:
+    """Without what compares two runs (changed, amounts before): a consumer may have missed runs in between."""
+    one = row.cell.subscription
+    return AnswerRow(
+        row.cell.day, one.id, one.external_id, one.name, one.provider, row.last_ingested_at, row.signals,
+        row.reported_at, row.amounts, row.vanished,
+    )  # fmt: skip
+
+
+def _does_not_detect(first_day: date, beat: Heartbeat | None, now: datetime, stale: timedelta) -> tuple[str, ...]:
+    return (
+        f"days before {first_day}, which are older than the horizon, unless somebody materialises them by hand",
+        *_freshness(beat, now, stale),
+        "cells whose deletion, or whose write with an old stamp, the sensor has not compared yet",
+        *ALWAYS_UNSEEN,
+    )
+
+
+def _freshness(beat: Heartbeat | None, now: datetime, stale: timedelta) -> list[str]:
+    if beat is None:
+        return ["how far this is complete: the sensor billing_changes has left no word of a look. Is it switched on?"]
+    told = [f"all of what was stamped at {instant_text(beat.complete_until)} or later: some of it may be missing yet"]
+    if beat.pending:
+        told.append(f"what has moved in {len(beat.pending)} days that are not materialised yet (pending)")
+    if now - beat.looked > stale:
+        minutes = int((now - beat.looked) / timedelta(minutes=1))
+        told.append(
+            f"anything ingested since {instant_text(beat.looked)}: the sensor billing_changes has not looked for "
+            f"{minutes} minutes. Is it switched on, and the database there?"
+        )
+    return told

@@ -1,0 +1,138 @@
+"""What the feed answers, as a table for people, as JSON and as CSV for programs.
+
+Belongs here: wording and layout. Does not: what is answered (answer), exit codes.
+"""
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from datetime import date, datetime
+
+from metering_dagster.billing.answer import COLUMNS, Answer, AnswerRow, Meta, instant_text, record
+from metering_dagster.masking import mask_text
+
+_WIDEST = 50
+_CONSUMERS_ONLY = ("reported_at", "amounts", "vanished")
+
+
+def answer_json(answer: Answer) -> str:
+    """`{"rows": […], "meta": {…}}` (domain: the billing-changes signal). Amounts are text, since they are exact."""
+    return json.dumps(
+        {"rows": [_row_json(row, answer.meta) for row in answer.rows], "meta": _meta_json(answer.meta)}, indent=2
+    )
+
+
+def meta_text(answer: Answer) -> str:
+    """The meta block alone as JSON."""
+    return json.dumps(_meta_json(answer.meta), indent=2)
+
+
+def acknowledged(consumer: str, token: str, moved: bool, *, as_json: bool) -> str:
+    """What came of an acknowledgement."""
+    if as_json:
+        return json.dumps({"consumer": consumer, "token": token, "moved": moved})
+    if moved:
+        return f"{consumer} has taken what came with {token}; it is given what is newer."
+    return f"{consumer} had acknowledged {token} already; nothing was moved."
+
+
+def _meta_json(meta: Meta) -> dict[str, object]:
+    """The meta block for programs. What only a named consumer is told is left out of the others' answers."""
+    told: dict[str, object] = {
+        "since": _plain(meta.since),
+        "horizon": meta.horizon,
+        "first_day": _plain(meta.first_day),
+        "changed_cells": meta.changed_cells,
+        "signals": list(meta.signals),
+        "detects": list(meta.detects),
+        "does_not_detect": list(meta.does_not_detect),
+        "complete_until": _plain(meta.complete_until),
+        "repull_by_hand": [
+            {"first_day": _plain(each.first_day), "last_day": _plain(each.last_day), "why": each.why}
+            for each in meta.repull_by_hand
+        ],
+        "read_at": _plain(meta.read_at),
+    }
+    if meta.consumer is not None:
+        told |= {
+            "consumer": meta.consumer,
+            "token": meta.token,
+            "looked_at": _plain(meta.looked_at),
+            "pending": [str(day) for day in meta.pending],
+        }
+    return told
+
+
+def _row_json(row: AnswerRow, meta: Meta) -> dict[str, object]:
+    told = {name: _plain(value) for name, value in record(row).items() if name in columns(meta)}
+    told["signals"] = list(row.signals)
+    if row.amounts is not None:
+        told["amounts"] = {currency: f"{amount:f}" for currency, amount in row.amounts}
+    return told
+
+
+def answer_csv(answer: Answer) -> str:
+    """The rows as CSV under a header; what is not known is empty."""
+    text = io.StringIO()
+    names = columns(answer.meta)
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(names)
+    for row in answer.rows:
+        told = record(row)
+        writer.writerow("" if told[name] is None else _plain(told[name]) for name in names)
+    return text.getvalue()
+
+
+def answer_text(answer: Answer) -> str:
+    """A table, and what it tells and does not, for people. Account ids are masked in it."""
+    meta = answer.meta
+    lines = [*_table(answer.rows, meta), ""] if answer.rows else []
+    cells = "1 cell" if meta.changed_cells == 1 else f"{meta.changed_cells} cells"
+    by = f", told by {' and '.join(meta.signals)}" if meta.signals else ""
+    lines.append(f"{cells} {'are new' if meta.consumer else 'were ingested again'}{_asked(meta)}{by}.")
+    if meta.complete_until is not None:
+        lines.append(f"Complete for all that was stamped before {instant_text(meta.complete_until)}.")
+    if meta.pending:
+        lines.append(f"Moved, and not materialised yet: {', '.join(map(str, meta.pending))}.")
+    lines += [f"To re-pull by hand: {_days(one.first_day, one.last_day)}: {one.why}." for one in meta.repull_by_hand]
+    lines += ["Detected:", *(f"  {sentence}" for sentence in meta.detects)]
+    lines += ["Not detected:", *(f"  {sentence}" for sentence in meta.does_not_detect)]
+    if meta.token is not None:
+        lines.append(f"Taken? metering-dagster changes --consumer {meta.consumer} --ack {meta.token}")
+    return "\n".join(lines)
+
+
+def _asked(meta: Meta) -> str:
+    since = "" if meta.since is None else f" since {instant_text(meta.since)}"
+    return f" for {meta.consumer}{since}" if meta.consumer else f"{since}, of days from {meta.first_day} on"
+
+
+def _days(first: date, last: date) -> str:
+    return str(first) if first == last else f"{first} to {last}"
+
+
+def columns(meta: Meta) -> list[str]:
+    """The fields of this answer's rows: an answer by `since` has none of what only reports tell."""
+    return [name for name in COLUMNS if meta.consumer is not None or name not in _CONSUMERS_ONLY]
+
+
+def _table(rows: Sequence[AnswerRow], meta: Meta) -> list[str]:
+    names = columns(meta)
+    table = [names, *([_cell(record(row)[name]) for name in names] for row in rows)]
+    widths = [max(len(line[place]) for line in table) for place in range(len(names))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in table]
+
+
+def _cell(value: object) -> str:
+    """What somebody else wrote stays on its line, and does nothing to a terminal."""
+    text = "-" if value is None else {True: "yes", False: "no"}[value] if isinstance(value, bool) else _plain(value)
+    shown = mask_text("".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in str(text)))
+    return shown if len(shown) <= _WIDEST else f"{shown[: _WIDEST - 1]}…"
+
+
+def _plain(value: object) -> object:
+    """Instants and days as text, all else as it is."""
+    if isinstance(value, datetime):
+        return instant_text(value)
+    return str(value) if isinstance(value, date) else value
