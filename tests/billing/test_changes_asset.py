@@ -294,11 +294,15 @@ class TestRivals:
         assert (row.amount, row.last_ingested_at) == (7, ELEVEN)
         assert metadata_of(result)["since"] != "first"
 
-    def test_runs_side_by_side_all_succeed_and_report_once(self, sqlite_runs: Runs):
+    def test_runs_side_by_side_all_succeed_and_report_once(self, sqlite_runs: Runs, tmp_path: Path):
         sqlite_runs.tables.subscribe(tenant("t1"))
         sqlite_runs.tables.daily("t1", DAY, TEN)
-        with ThreadPoolExecutor(3) as pool:
-            results = list(pool.map(lambda _: sqlite_runs.run(DAY), range(3)))
+        home = tmp_path / "dagster"
+        home.mkdir()
+        # On disk: the in-memory storage of an ephemeral instance is not made for several threads.
+        with dg.DagsterInstance.local_temp(str(home)) as on_disk, ThreadPoolExecutor(3) as pool:
+            side_by_side = replace(sqlite_runs, instance=on_disk)
+            results = list(pool.map(lambda _: side_by_side.run(DAY), range(3)))
         assert [result.success for result in results] == [True] * 3
         assert sorted(metadata_of(result)["changed_cells"] for result in results) == [0, 0, 1]
 
