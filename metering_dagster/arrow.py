@@ -1,6 +1,6 @@
-"""Columns of parquet files out of Python values.
+"""Arrow as this project's parquet files need it.
 
-Belongs here: the one conversion. Does not: schemas, files.
+Belongs here: columns out of Python values, telling Arrow's errors. Does not: schemas, files.
 """
 
 from array import array
@@ -26,3 +26,12 @@ def column_of_texts(texts: Sequence[str | None], kind: "pa.DataType") -> "pa.Arr
         bitmap[position // 8] |= (text is not None) << (position % 8)
     buffers = (bytes(bitmap), offsets.tobytes(), b"".join(text or b"" for text in encoded))
     return pa.Array.from_buffers(pa.string(), len(encoded), [pa.py_buffer(buffer) for buffer in buffers]).cast(kind)
+
+
+def is_arrows(error: BaseException | None) -> bool:
+    """Whether Arrow refuses something: a place it does not know, a file that is none."""
+    if error is None:
+        return False
+    import pyarrow as pa
+
+    return isinstance(error, pa.ArrowException)

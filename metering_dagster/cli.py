@@ -9,24 +9,19 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import click
 
 from metering_dagster.errors import MeteringError, SettingsError
-from metering_dagster.masking import mask
 from metering_dagster.settings import read_settings
 
 if TYPE_CHECKING:
-    from metering_dagster.local.balance import HourBalance
-    from metering_dagster.local.demo import Rehearsal
     from metering_dagster.local.dev import Running
 
 _OVER = "\r\x1b[K"
 """Begins a line over the one that stands."""
-QUANTITIES = ("used", "billed", "held", "rejected", "late", "expired")
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -37,11 +32,13 @@ def main() -> None:
 @main.command()
 @click.option("--json", "as_json", is_flag=True, help="Print the balance as JSON on standard output.")
 def demo(as_json: bool) -> None:
-    """Meter a sample day on an embedded stack, and check that nothing is billed twice or lost.
+    """Meter a sample day on an embedded stack, and check that nothing is billed twice or lost; then ingest some days of
+    sample billing data again, and check that those cells are reported and no others.
 
-    Needs no AWS account. METERING_NOW pins the clock to an instant of the past.
+    Needs no AWS account. METERING_NOW pins the clock of the metering to an instant of the past.
     """
     from metering_dagster.local import demo as rehearsal
+    from metering_dagster.local import words
     from metering_dagster.local.home import project_root
 
     try:
@@ -51,14 +48,14 @@ def demo(as_json: bool) -> None:
     except MeteringError as error:
         click.echo(f"metering-dagster demo: {error}", err=True)
         sys.exit(2)
-    click.echo(json.dumps(_as_json(done), indent=2) if as_json else _as_text(done))
+    click.echo(json.dumps(words.demo_json(done), indent=2) if as_json else words.demo_text(done))
     sys.exit(0 if done.is_good else 1)
 
 
 @main.command()
 @click.option("--port", type=click.IntRange(1, 65535), help="Of the UI, on loopback. Default: 3000, or the next free.")
 def dev(port: int | None) -> None:
-    """Dagster with its schedules running, on an embedded stack where usage keeps arriving.
+    """Dagster with its schedules running, on an embedded stack where usage and billing data keep arriving.
 
     Needs no AWS account. Its state is kept in .metering/dev, for the next time. METERING_CRON says when schedules tick
     (default: every minute). Ctrl-C ends it.
@@ -182,70 +179,15 @@ def _as_signpost(running: "Running") -> str:
     return f"""
   Dagster   {running.url}
   look at   {running.url}/assets/metered_usage?view=partitions     the hours, green once they are metered
-            {running.url}/automation     31 schedules ({running.cron}) and 4 sensors: what ticks asked for, or why not
-            {running.url}/runs     what each run of an hour did
+            {running.url}/automation     31 schedules ({running.cron}) and 5 sensors: what ticks asked for, or why not
+            {running.url}/assets/billing_changes?view=partitions     the days of billing data, and which cells moved
+            {running.url}/runs     what each run of an hour or a day did
   bill      {running.stack.sandbox_url}/_sandbox/bill
   tables    AWS_ENDPOINT_URL={running.stack.dynamodb_url} (any credentials, region {running.stack.region})
-  state     {running.state} (tables, bill, ledger, logs: delete it to begin anew); runs in {running.home}
+  state     {running.state} (tables, bill, ledger, billing data, logs: delete it to begin anew); runs in {running.home}
 
-Fresh usage arrives all the time, late usage now and then. Ctrl-C ends it; the next time goes on from there."""
-
-
-def _as_json(done: "Rehearsal") -> dict[str, object]:
-    balance = done.balance
-    return {
-        "now": done.now.isoformat(),
-        "good": done.is_good,
-        "runs": done.runs,
-        "failures": list(done.failures),
-        "wrong_groups": balance.wrong_groups,
-        "departure": {"status": done.departure.get("subscriptionStatus"), "finalised": done.is_finalised},
-        "total": _hour_json(balance.total),
-        "hours": {bucket: _hour_json(hour) for bucket, hour in balance.hours.items()},
-    }
-
-
-def _hour_json(hour: "HourBalance") -> dict[str, object]:
-    """Quantities as text: they are exact, and a JSON number is not."""
-    return {name: str(v) if name in QUANTITIES else v for name, v in asdict(hour).items()} | {"even": hour.is_even}
-
-
-def _as_text(done: "Rehearsal") -> str:
-    balance = done.balance
-    head = ("hour", "rows", "used", "billed", "held", "waiting", "rejected", "late", "expired", "")
-    lines = [_line(head)]
-    lines += [_hour_line(bucket, hour) for bucket, hour in balance.hours.items()]
-    lines += ["", _hour_line("all", balance.total), ""]
-    lines += [f"WRONG {group}" for group in balance.wrong_groups] + [f"FAILED {run}" for run in done.failures]
-    lines.append(
-        "held: by a bad row, until it is mended or the hour's last call · waiting: rows of groups that sum to 0 · "
-        "expired: nobody metered it in time"
-    )
-    status = done.departure.get("subscriptionStatus", "gone")
-    lines.append(
-        f"Licence {mask(done.departure.get('licenseArn'))}: deprovisioned by an event, its usage flushed to the last "
-        f"minute, now {status}{'' if done.is_finalised else ', NOT FINALISED'}."
-    )
-    if done.is_good:
-        lines.append("used = billed + held + waiting + rejected + late + expired in every hour, to the last unit;")
-        lines.append("billed = the marketplace's bill, group by group.")
-    else:
-        lines.append("NOT EVEN: what was used is not all accounted for, or a run failed. See the lines above.")
-    return "\n".join(lines)
-
-
-def _hour_line(bucket: str, hour: "HourBalance") -> str:
-    cells = (bucket, str(hour.rows), *(f"{getattr(hour, name):f}" for name in ("used", "billed", "held")))
-    mark = "even" if hour.is_even else "UNEVEN"
-    return _line((*cells, str(hour.waiting), f"{hour.rejected:f}", f"{hour.late:f}", f"{hour.expired:f}", mark))
-
-
-def _line(cells: tuple[str, ...]) -> str:
-    widths = (13, 5, 15, 15, 13, 7, 13, 11, 12, 6)
-    return "  ".join(
-        cell.ljust(width) if index == 0 else cell.rjust(width)
-        for index, (cell, width) in enumerate(zip(cells, widths, strict=True))
-    )
+Fresh usage arrives all the time, late usage now and then; every few minutes a day of billing
+data is ingested again. Ctrl-C ends it; the next time goes on from there."""
 
 
 if __name__ == "__main__":

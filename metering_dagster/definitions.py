@@ -10,6 +10,9 @@ from typing import Any
 
 import dagster as dg
 
+from metering_dagster.billing import assets as billing_room
+from metering_dagster.billing.deployment import Billing
+from metering_dagster.billing.io_manager import billing_changes_io
 from metering_dagster.expiry.assets import age_out_job, expired_usage
 from metering_dagster.expiry.schedules import age_out_schedules
 from metering_dagster.ledger.assets import metering_report, refresh_report_job, report_schedule
@@ -46,8 +49,14 @@ def build_defs(
     refresh_report = refresh_report_job(report)
     expired = expired_usage(settings)
     age_out = age_out_job(expired)
+    billing_changes = billing_room.billing_changes(settings, daily(first_hour))
+    refresh_billing_changes = billing_room.refresh_billing_changes_job(billing_changes)
     return dg.Definitions(
-        assets=[*external_assets(settings), *dg.with_source_code_references([*assets, report, expired])],
+        assets=[
+            *external_assets(settings),
+            *billing_room.external_assets(settings),
+            *dg.with_source_code_references([*assets, report, expired, billing_changes]),
+        ],
         jobs=[
             meter_hour,
             refresh_report,
@@ -55,6 +64,7 @@ def build_defs(
             apply_marketplace_events,
             flush_deprovisioning,
             finalize_deprovisioned,
+            refresh_billing_changes,
         ],
         schedules=[
             *meter_schedules(settings, meter_hour, first_hour),
@@ -68,6 +78,8 @@ def build_defs(
         ],
         resources={
             "metering": Deployment(settings),
+            "billing": Billing(settings),
+            "billing_changes_io": billing_changes_io,
             "run_hour": run_hour,
             "run_licences": run_licences,
             "io_manager": dg.FilesystemIOManager(),  # Dagster's default; what the two above need, ticks want by name

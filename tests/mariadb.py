@@ -85,7 +85,7 @@ class PrivateServer:
 
     @property
     def server(self) -> Server:
-        return Server(URL.create("mysql+pymysql", "tester", "", HOST, self.port))
+        return Server(URL.create("mysql+pymysql", "root", "", HOST, self.port))
 
     def start(self) -> None:
         """Start it, on the port that it had."""
@@ -114,12 +114,10 @@ class PrivateServer:
 
     def _install(self) -> None:
         program = _program_or_skip("mariadb-install-db", "mysql_install_db")
-        users = self.folder / "users.sql"
-        users.write_text("CREATE USER tester@'127.0.0.1'; GRANT ALL ON *.* TO tester@'127.0.0.1' WITH GRANT OPTION;\n")
         self.folder.mkdir(parents=True, exist_ok=True)
         done = subprocess.run(
             [program, "--no-defaults", f"--datadir={self.data}", "--auth-root-authentication-method=normal",
-             "--skip-test-db", *_as_user(), f"--extra-file={users}"],
+             "--skip-test-db", *_as_user()],
             capture_output=True, check=False,
         )  # fmt: skip
         if done.returncode:
@@ -135,7 +133,7 @@ class PrivateServer:
     def _is_up(self, port: int) -> bool:
         """Whether it came to answer; False where it ended, or took too long."""
         assert self._process is not None
-        server = Server(URL.create("mysql+pymysql", "tester", "", HOST, port))
+        server = Server(URL.create("mysql+pymysql", "root", "", HOST, port))
         deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline:
             try:

@@ -47,6 +47,13 @@ def test_the_demo_accounts_for_every_unit(project: Path) -> None:
     assert all(Decimal(told["total"][name]) > 0 for name in ("billed", "held", "rejected", "expired"))
     assert Decimal(told["total"]["late"]) != 0  # less than nothing where more was billed than is stated now
     assert told["total"]["waiting"] > 0
+    billing = told["billing"]
+    assert billing["good"]
+    assert (billing["wrong"], billing["failures"]) == ([], [])
+    assert billing["cells"] > 30 * billing["days"] > 900
+    assert {cell["move"] for cell in billing["moved"]} == {"touched", "changed", "vanished"}
+    assert len(billing["moved"]) == 9
+    assert all((cell["before"] == cell["now"]) == (cell["move"] == "touched") for cell in billing["moved"])
     assert (project / ".dagster_home" / "storage").is_dir(), "the runs are kept for the UI"
 
 

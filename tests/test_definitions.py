@@ -33,7 +33,9 @@ def test_definitions_load_with_an_empty_environment():
 
 
 def test_the_module_loads_where_nothing_is_set():
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "METERING_"))}
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "METERING_", "BILLING_"))
+    }
     for name in (
         "USAGE_TABLE",
         "AGGREGATED_USAGE_TABLE",
@@ -42,11 +44,11 @@ def test_the_module_loads_where_nothing_is_set():
         "MARKETPLACE_EVENTS_QUEUE_URL",
     ):
         environment.pop(name, None)
-    loading = "import metering_dagster.definitions as d, sys; assert d.defs; print('boto3' in sys.modules)"
+    loading = "import metering_dagster.definitions as d, sys; assert d.defs; print({'boto3', 'sqlalchemy', 'pandas'} & {*sys.modules})"
     loaded = subprocess.run(
         [sys.executable, "-c", loading], env=environment, capture_output=True, text=True, check=True
     )
-    assert loaded.stdout.strip() == "False"  # the UI needs no AWS
+    assert loaded.stdout.strip() == "set()"  # the UI needs neither AWS nor the billing database
 
 
 @pytest.mark.parametrize(("name", "value"), [
@@ -75,6 +77,13 @@ def test_assets_of_an_hour_by_name():
         "aggregated_usage": {"pending_usage", "raw_usage"},
         "metered_usage": {"aggregated_usage", "subscribers"},
     }
+
+
+def test_billing_changes_is_made_daily_of_both_tables():
+    changes = spec("billing_changes")
+    assert {key.to_user_string() for key in changes.parent_keys} == {"cloud_billing_daily", "cost_facts"}
+    assert changes.partitions_def == spec("metering_report").partitions_def
+    assert changes.group_name == "billing"
 
 
 @pytest.mark.parametrize("name", [*HOURLY, *EXTERNAL, "expired_usage"])
@@ -161,7 +170,7 @@ def test_jobs_schedules_and_checks_by_name():
     repository = defs.get_repository_def()
     assert {job.name for job in repository.get_all_jobs() if not job.name.startswith("__")} == {
         "meter_hour", "refresh_report", "age_out", "apply_marketplace_events", "flush_deprovisioning",
-        "finalize_deprovisioned",
+        "finalize_deprovisioned", "refresh_billing_changes",
     }  # fmt: skip
     assert {sensor.name: sensor.minimum_interval_seconds for sensor in defs.sensors} == {
         "marketplace_events": 60, "deprovisioning_flush": 300, "deprovisioned_finalizer": 900, "run_failures": 60,
@@ -171,6 +180,7 @@ def test_jobs_schedules_and_checks_by_name():
         "aggregated_usage.quantity_conserved", "aggregated_usage.no_rejected_rows", "aggregated_usage.no_late_usage",
         "metered_usage.all_submitted", "metered_usage.no_conflicting_duplicates", "metered_usage.all_subscribed",
         "metered_usage.hour_closed",
+        "billing_changes.groups_are_claimed", "billing_changes.stamps_are_sound", "billing_changes.no_gap",
     }  # fmt: skip
     report = spec("metering_report").partitions_def
     assert isinstance(report, dg.DailyPartitionsDefinition)

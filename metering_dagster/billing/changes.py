@@ -65,6 +65,13 @@ class Reading:
         self._connection = connection
         self.now = now
 
+    def clock(self) -> datetime:
+        """The database's clock by now, in UTC: a reading that begins later has all that this one has."""
+        if self._connection.dialect.name == "sqlite":
+            return datetime.now(UTC)  # as for `now`: SQLite's clock is this machine's
+        clock: datetime = self._connection.execute(select(func.utc_timestamp(6))).scalar_one()
+        return clock.replace(tzinfo=UTC)
+
     def claims(self) -> Claims:
         """Whose a row is, by the enabled subscriptions."""
         c = SUBSCRIPTIONS.c

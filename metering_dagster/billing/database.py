@@ -22,7 +22,6 @@ from metering_dagster.billing.changes import Reading
 from metering_dagster.errors import DatabaseAwayError, DatabaseError, MeteringError, SettingsError
 from metering_dagster.masking import mask_text
 
-CONNECT_SECONDS = 5
 _UNTOUCHED = "Only read from; what was reported so far stands."
 
 _SAID = {
@@ -48,11 +47,12 @@ _NOT_AS_NEEDED = frozenset({1054, 1146})
 class Database:
     """Where the billing tables are. Made without connecting; threads may share it."""
 
-    def __init__(self, url: str, read_timeout: int = 30) -> None:
-        """`read_timeout`: seconds that one query may take. `SettingsError` where the URL names no such database."""
+    def __init__(self, url: str, read_timeout: int = 30, connect_timeout: int = 5) -> None:
+        """Time-outs in seconds, of one query and of connecting. `SettingsError` if the URL names no such database."""
         self._url = _parsed(url)
         self._read_timeout = read_timeout
-        self._engine = _sqlite(self._url) if self._is_sqlite else _mysql(self._url, read_timeout)
+        make = _sqlite if self._is_sqlite else _mysql
+        self._engine = make(self._url, read_timeout, connect_timeout)
 
     @property
     def _is_sqlite(self) -> bool:
@@ -99,8 +99,8 @@ class Database:
     def _connected(self) -> Iterator[Connection]:
         if self._is_sqlite and not Path(str(self._url.database)).is_file():
             raise DatabaseError(
-                f"There is no {self.place}. It was not created, and nothing was read. Does BILLING_DATABASE_URL name "
-                "the right one?"
+                f"{_capital(self.place)} does not exist. It was not created, and nothing was read. Does "
+                "BILLING_DATABASE_URL name the right one?"
             )
         try:
             connection = self._engine.connect()
@@ -184,7 +184,7 @@ _MEANT = (
 )
 
 
-def _mysql(url: URL, read_timeout: int) -> Engine:
+def _mysql(url: URL, read_timeout: int, connect_timeout: int) -> Engine:
     return create_engine(
         url.set(drivername="mysql+pymysql"),
         pool_pre_ping=True,
@@ -193,17 +193,17 @@ def _mysql(url: URL, read_timeout: int) -> Engine:
         connect_args={
             "charset": "utf8mb4",
             "init_command": "SET SESSION time_zone = '+00:00'",
-            "connect_timeout": CONNECT_SECONDS,
+            "connect_timeout": connect_timeout,
             "read_timeout": read_timeout + 5,  # the server ends the statement before, if it can
         },
     )
 
 
-def _sqlite(url: URL) -> Engine:
+def _sqlite(url: URL, read_timeout: int, connect_timeout: int) -> Engine:
     path = quote(str(Path(str(url.database)).absolute()))
 
     def connect() -> sqlite3.Connection:
-        connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=CONNECT_SECONDS, check_same_thread=False)
+        connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=connect_timeout, check_same_thread=False)
         sql.teach(connection)
         return connection
 

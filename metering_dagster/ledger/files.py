@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
 
-from metering_dagster.arrow import column_of_texts
+from metering_dagster.arrow import column_of_texts, is_arrows
 from metering_dagster.errors import UnreachableError
 from metering_dagster.ledger.entries import Entry
 
@@ -258,15 +258,6 @@ def _storable(value: Decimal) -> Decimal | None:
     return value if isinstance(exponent, int) and exponent >= -_DECIMALS else None
 
 
-def _is_arrows(error: BaseException | None) -> bool:
-    """Whether Arrow refuses something: a place it does not know, a file that is none."""
-    if error is None:
-        return False
-    import pyarrow as pa
-
-    return isinstance(error, pa.ArrowException)
-
-
 class _Explained:
     def __init__(self, uri: str) -> None:
         self.uri = uri
@@ -275,7 +266,7 @@ class _Explained:
         return None
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, OSError) or _is_arrows(error):
+        if isinstance(error, OSError) or is_arrows(error):
             raise UnreachableError(
                 f"The ledger at {self.uri} (METERING_LEDGER_URI) cannot be used: {error}. "
                 "The tables are as the run left them; only its ledger file is missing. "

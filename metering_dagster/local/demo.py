@@ -1,13 +1,13 @@
 """The rehearsal behind `metering-dagster demo`: a day of usage through the real pipeline, and its balance.
 
-Belongs here: the order of stack, sample, runs and balance. Does not: how anything is shown (cli), the sums (balance).
+Belongs here: the order of stack, sample, runs and balance. Does not: the sums (balance), the part of billing data
+(billing_demo), how anything is shown (words).
 """
 
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,9 +19,11 @@ from metering_dagster.aws import Clients
 from metering_dagster.errors import SettingsError
 from metering_dagster.local import loading
 from metering_dagster.local.balance import Balance, GroupKey, RowKey, row_key, strike_balance
+from metering_dagster.local.billing_demo import BillingRehearsal, rehearse_billing
 from metering_dagster.local.endings import STALE_OFFSETS, Departure, departure, stale_rows
-from metering_dagster.local.environment import environment_on
+from metering_dagster.local.environment import being, environment_on
 from metering_dagster.local.home import dagster_home
+from metering_dagster.local.runs import Progress, Run, perform
 from metering_dagster.local.sample import SORT_KEY, Kind, Sample, SampleRow, generate
 from metering_dagster.local.sandbox.client import SandboxClient
 from metering_dagster.local.stack import (
@@ -42,9 +44,6 @@ STATE = Path(".metering") / "demo"
 OFFSETS = range(hours.LAST_OFFSET, hours.FIRST_OFFSET - 1, -1)
 """Oldest first: what is about to leave its window goes first."""
 
-Progress = Callable[[str, int, int], None]
-"""Told what is being done, how much of it is done, and how much there is."""
-
 
 @dataclass(frozen=True)
 class Rehearsal:
@@ -57,9 +56,15 @@ class Rehearsal:
     runs: int
     failures: tuple[str, ...]
     """Runs that failed, in their own words."""
+    billing: BillingRehearsal
 
     @property
     def is_good(self) -> bool:
+        """Whether both parts are."""
+        return self.is_metered and self.billing.is_good
+
+    @property
+    def is_metered(self) -> bool:
         """Whether every run was green, everything used is accounted for, and the licence that ended is finalised."""
         return not self.failures and self.balance.is_even and self.is_finalised
 
@@ -113,7 +118,11 @@ def rehearse(root: Path, now: datetime, progress: Progress) -> Rehearsal:
         failures: list[str] = []
         for instant in (leaving.flushed_at, now):
             SandboxClient(stack.sandbox_url).set_now(instant)
-            with _environment(stack, instant, dagster_home(root), state / "ledger"):
+            during = environment_on(
+                stack, dagster_home(root), os.environ, METERING_NOW=instant.isoformat(),
+                METERING_LEDGER_URI=str(state / "ledger"),
+            )  # fmt: skip
+            with being(during):
                 if instant == leaving.flushed_at:
                     _send(leaving)
                 failures += _perform(runs, instant == now, sample, client, progress)
@@ -121,20 +130,16 @@ def rehearse(root: Path, now: datetime, progress: Progress) -> Rehearsal:
         balance = _balance(stack, client, sample, (*stale, *leaving.rows))
         buyer = (leaving.license_arn, str(leaving.subscriber["customerAWSAccountId"]))
         left: dict[str, Any] = dict(*_items(client, SUBSCRIBERS_TABLE, "customerAWSAccountId", [buyer]))
-    return Rehearsal(now, balance, left, len(runs), tuple(failures))
+    billing = rehearse_billing(dagster_home(root), state, progress)
+    return Rehearsal(now, balance, left, len(runs), tuple(failures), billing)
 
 
 @dataclass(frozen=True)
-class _Run:
-    """One run of the rehearsal."""
+class _Run(Run):
+    """When it is done."""
 
-    job: str
-    what: str
-    """For the person who waits."""
-    partition: str | None = None
-    config: Mapping[str, Any] = field(default_factory=dict)
     before_now: bool = False
-    """Whether it happens while the buyer leaves, some minutes before the rehearsal's instant."""
+    """While the buyer leaves, some minutes before the rehearsal's instant."""
     after_late_usage: bool = False
 
 
@@ -176,7 +181,7 @@ def _perform(
                 loading.load(client, USAGE_TABLE, sample.later)
                 late_usage_is_there = True
             progress(run.what, done, len(runs))
-            failures += _run(defs.resolve_job_def(run.job), run, instance)
+            failures += perform(run, defs, instance)
     return failures
 
 
@@ -187,20 +192,6 @@ def _hours_to_meter_again(sample: Sample) -> list[str]:
         kinds.setdefault(row.group, set()).add(row.kind)
     strayed = {group[3] for group, found in kinds.items() if found == {Kind.MISFILED}}
     return sorted(strayed | {row.group[3] for row in sample.later})
-
-
-def _run(job: dg.JobDefinition, run: _Run, instance: dg.DagsterInstance) -> list[str]:
-    result = job.execute_in_process(
-        partition_key=run.partition,
-        instance=instance,
-        raise_on_error=False,
-        run_config={"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}, **run.config},
-        tags={"metering/rehearsal": "demo"},
-    )
-    if result.success:
-        return []
-    failed = [event for event in result.all_events if event.is_step_failure]
-    return [f"{run.what} {event.step_key}: {event.step_failure_data.user_failure_data}" for event in failed]
 
 
 def _balance(stack: LocalStack, client: "DynamoDBClient", sample: Sample, ending: Sequence[SampleRow]) -> Balance:
@@ -224,17 +215,3 @@ def _items(
     typed: Sequence[dynamodb.Item] = [{"licenseArn": {"S": arn}, range_key: {"S": key}} for arn, key in sorted(keys)]
     for item in dynamodb.batch_get(client, table, typed):
         yield {name: dynamodb.value(item, name) for name in item}
-
-
-@contextmanager
-def _environment(stack: LocalStack, now: datetime, home: Path, ledger: Path) -> Iterator[None]:
-    """The environment of the runs, for as long as they go on."""
-    before = dict(os.environ)
-    during = environment_on(stack, home, before, METERING_NOW=now.isoformat(), METERING_LEDGER_URI=str(ledger))
-    os.environ.clear()
-    os.environ |= during
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ |= before

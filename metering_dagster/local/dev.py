@@ -1,10 +1,11 @@
-"""`metering-dagster dev`: Dagster with all its schedules running, on an embedded stack where usage keeps arriving.
+"""`metering-dagster dev`: Dagster with all its schedules running, on an embedded stack where usage and billing data
+keep arriving.
 
 Belongs here: what is started and ended, in which order, and what is kept between two runs. Does not: what arrives
 (arrivals), what is printed (cli).
 
-What is kept lies in `.metering/dev`: tables, bill, ledger, logs, and up to when usage has arrived. Runs are kept in the
-DAGSTER_HOME that all our commands share.
+What is kept lies in `.metering/dev`: tables, bill, ledger, billing data and what was reported of it, logs, and up to
+when usage has arrived. Runs are kept in the DAGSTER_HOME that all our commands share.
 """
 
 import fcntl
@@ -31,6 +32,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from metering_dagster.errors import SettingsError
 from metering_dagster.local import loading
 from metering_dagster.local.arrivals import arriving, late_row, missed
+from metering_dagster.local.billing_arrivals import Collector
 from metering_dagster.local.environment import environment_on
 from metering_dagster.local.home import dagster_home
 from metering_dagster.local.sample import cast_of, generate
@@ -51,6 +53,8 @@ FIRST_PORT, PORTS = 3000, 100
 ARRIVAL_SECONDS = 2.0
 LATE_SECONDS = 90.0
 READY_SECONDS = 180.0
+QUIET_SECONDS = "10"
+"""After so long without a further row, a day of billing data is looked at: sooner than in production."""
 POLL_SECONDS = 0.1
 END_SECONDS = 45.0
 """Runs under way are waited for by Dagster; what is not gone after this long is told to end, and then killed."""
@@ -88,12 +92,17 @@ def develop(
         with running_stack(state, persist=True, now=None) as stack:
             usage = _Usage(stack, state / "arrived.json")
             usage.make_up()
+            collector = Collector(state / "billing.sqlite")
+            collector.make_up()
             _end_forgotten_runs(home)
             environment = environment_on(
                 stack, home, ours,
                 METERING_DEFAULT_STATUS="running",
                 METERING_CRON=ours.get("METERING_CRON") or "* * * * *",
                 METERING_LEDGER_URI=str(state / "ledger"),
+                BILLING_DATABASE_URL=collector.url,
+                BILLING_CHANGES_URI=str(state / "billing_changes"),
+                BILLING_QUIET_SECONDS=QUIET_SECONDS,
             )  # fmt: skip
             if end.is_set():
                 return
@@ -103,6 +112,7 @@ def develop(
                 while not end.wait(ARRIVAL_SECONDS):
                     dagster.check()
                     usage.arrive()
+                    collector.ingest()
                 say("Ending: runs under way are waited for, the tables are saved ...")
 
 

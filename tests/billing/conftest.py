@@ -1,5 +1,6 @@
 """A billing database for each test, on SQLite in `make test` and on MariaDB in `make test-services`."""
 
+import socket
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.billing.filling import BillingTables, engine_for
-from tests.mariadb import Server, running_server
+from tests.mariadb import PrivateServer, Server, running_server
 
 SQLITE, MARIADB = "sqlite", "mariadb"
 
@@ -60,3 +61,30 @@ def billing_mariadb(mariadb: Server) -> Iterator[BillingTables]:
 def billing(request: pytest.FixtureRequest) -> BillingTables:
     """The billing tables, on either engine in turn."""
     return request.getfixturevalue(f"billing_{request.param}")
+
+
+@pytest.fixture
+def restartable(tmp_path: Path) -> Iterator[tuple[PrivateServer, BillingTables]]:
+    """A server for this test alone, which it may stop, start and set up as it likes, and the tables there."""
+    private = PrivateServer(tmp_path / "mariadb")
+    private.start()
+    try:
+        with fresh_database(private.server) as url, filled_by_hand(url) as tables:
+            yield private, tables
+    finally:
+        private.end()
+
+
+@pytest.fixture
+def own_mariadb(restartable: tuple[PrivateServer, BillingTables]) -> tuple[Server, BillingTables]:
+    """The same, for tests that change the server's own settings."""
+    private, tables = restartable
+    return private.server, tables
+
+
+@pytest.fixture
+def unused_port() -> Iterator[int]:
+    """A port on loopback at which nobody answers."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield int(taken.getsockname()[1])

@@ -159,6 +159,17 @@ class Instance:
         )["assetCheckExecutions"]  # fmt: skip
         return dict(latest)
 
+    def told(self, asset: str, partition: str) -> list[dict[str, int]]:
+        """The numbers in the metadata of each materialisation of a partition, oldest first."""
+        found = self.graphql(
+            """query ($asset: AssetKeyInput!, $partition: String!) { assetNodeOrError(assetKey: $asset) {
+            ... on AssetNode { assetMaterializations(partitions: [$partition], limit: 100) { metadataEntries { label
+            ... on IntMetadataEntry { intValue } } } } } }""",
+            asset={"path": [asset]}, partition=partition,
+        )["assetNodeOrError"]["assetMaterializations"]  # fmt: skip
+        return [{entry["label"]: entry["intValue"] for entry in each["metadataEntries"] if "intValue" in entry}
+                for each in found[::-1]]  # fmt: skip
+
     def materialized(self, asset: str) -> set[str]:
         """The partitions that are green."""
         found = self.graphql(
