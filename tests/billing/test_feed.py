@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
+from uuid import uuid4
 
 import dagster as dg
 import pandas as pd
@@ -18,6 +19,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as effort
 from hypothesis import strategies as st
 
+from metering_dagster.aws import Clients
 from metering_dagster.billing import feed, heartbeat
 from metering_dagster.billing.assets import billing_changes, external_assets
 from metering_dagster.billing.cells import Signal
@@ -479,9 +481,28 @@ def test_a_downstream_asset_takes_what_is_new(billing, settings, instance, monke
 
 
 def test_the_frame_of_a_consumers_answer_reads_like_a_table(reported):
-    frame = feed.new_for("w", settings=reported).frame()
+    frame = feed.frame(feed.new_for("w", settings=reported))
     assert list(frame["subscription_id"]) == ["t1"]
+    with feed.consumer("w", settings=reported):
+        pass
+    assert list(feed.frame(feed.new_for("w", settings=reported)).columns) == list(frame.columns)
     assert isinstance(frame["reported_at"].dtype, pd.DatetimeTZDtype)
+
+
+def test_reports_on_s3_are_taken_as_well(billing_sqlite, emulator, tmp_path, monkeypatch):
+    for name, value in emulator.environment().items():
+        monkeypatch.setenv(name, value)
+    bucket = f"feed-{uuid4().hex}"
+    Clients(Settings()).s3().create_bucket(Bucket=bucket)
+    settings = Settings(billing_database_url=billing_sqlite.url, billing_changes_uri=f"s3://{bucket}/changes")
+    with something_new(billing_sqlite, settings) as day:
+        with feed.consumer("w", settings=settings) as new:
+            assert [(row.subscription_id, row.day) for row in new.rows] == [("t1", day)]
+        assert feed.new_for("w", settings=settings).rows == ()
+        token = feed.new_for("v", settings=settings).meta.token
+        with ThreadPoolExecutor(4) as pool:
+            moved = list(pool.map(lambda _: feed.acknowledge("v", token, settings=settings), range(4)))
+        assert sorted(moved) == [False] * 3 + [True]
 
 
 def test_asking_by_name_needs_no_database_library(reported):
