@@ -96,7 +96,10 @@ def _does_not_detect(first_day: date, beat: Heartbeat | None, now: datetime, sta
 def _freshness(beat: Heartbeat | None, now: datetime, stale: timedelta) -> list[str]:
     if beat is None:
         return ["how far this is complete: the sensor billing_changes has left no word of a look. Is it switched on?"]
-    told = [f"all of what was stamped at {instant_text(beat.complete_until)} or later: some of it may be missing yet"]
+    if beat.complete_until is None:
+        told = ["how far this is complete: not all days of the horizon have been materialised for a first time"]
+    else:
+        told = [f"all of what was stamped at {instant_text(beat.complete_until)} or later: some may be missing yet"]
     if beat.pending:
         told.append(f"what has moved in {len(beat.pending)} days that are not materialised yet (pending)")
     if now - beat.looked > stale:

@@ -293,6 +293,12 @@ def test_the_answer_says_that_the_sensor_has_never_looked():
     assert any("has left no word of a look" in words for words in meta.does_not_detect)
 
 
+def test_the_answer_says_that_the_first_look_is_not_materialised_yet():
+    meta = answer_of(replace(BEAT, complete_until=None, pending=(DAY,))).meta
+    assert meta.complete_until is None
+    assert any("materialised for a first time" in words for words in meta.does_not_detect)
+
+
 def test_days_whose_report_is_gone_are_named():
     (repull,) = answer_of(BEAT, lost=(DAY,)).meta.repull_by_hand
     assert (repull.first_day, repull.last_day) == (DAY, DAY)
@@ -306,8 +312,8 @@ def test_rows_of_several_days_are_ordered_and_carry_when_they_were_reported():
 
 
 def test_a_heartbeat_comes_back_out_of_its_document():
-    beat = replace(BEAT, pending=(DAY, NEXT))
-    assert read_heartbeat(json.loads(json.dumps(beat.content()))) == beat
+    for beat in (BEAT, replace(BEAT, pending=(DAY, NEXT)), replace(BEAT, complete_until=None)):
+        assert read_heartbeat(json.loads(json.dumps(beat.content()))) == beat
 
 
 @given(st.dictionaries(st.sampled_from(["looked", "complete_until", "first_day", "pending"]), JSON))
