@@ -88,9 +88,10 @@ def new_for(name: str, *, settings: Settings | None = None) -> Answer:
 
 
 def acknowledge(name: str, token: str, *, settings: Settings | None = None) -> bool:
-    """The named consumer has taken the answer that came with this token; True, or False if it had said so before.
+    """The named consumer has taken the answer that came with this token.
 
-    Marks move forward only. Raises `FeedRefusedError` for a token that this consumer was not offered, besides the
+    True if that moved its marks; False if it had said so before, or nothing had come with the token. Marks move forward
+    only. Raises `FeedRefusedError` for a token that this consumer was not offered, besides the
     errors of `new_for`.
     """
     billing = _billing(settings)

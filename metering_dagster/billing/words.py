@@ -34,7 +34,7 @@ def acknowledged(consumer: str, token: str, moved: bool, *, as_json: bool) -> st
         return json.dumps({"consumer": consumer, "token": token, "moved": moved})
     if moved:
         return f"{consumer} has taken what came with {token}; it is given what is newer."
-    return f"{consumer} had acknowledged {token} already; nothing was moved."
+    return f"{consumer} had taken all that came with {token} already; nothing was moved."
 
 
 def _meta_json(meta: Meta) -> dict[str, object]:

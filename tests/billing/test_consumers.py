@@ -278,7 +278,7 @@ def test_the_answer_to_a_consumer_goes_as_far_as_the_sensor_has_looked():
     meta = answer_of(replace(BEAT, pending=(NEXT,))).meta
     assert (meta.complete_until, meta.looked_at, meta.pending) == (BEAT.complete_until, BEAT.looked, (NEXT,))
     assert (meta.horizon, meta.first_day) == (32, BEAT.first_day)
-    assert any("1 days that are not materialised" in words for words in meta.does_not_detect)
+    assert any("days that are not materialised yet" in words for words in meta.does_not_detect)
     assert not any("has not looked" in words for words in meta.does_not_detect)
 
 

@@ -329,7 +329,8 @@ def test_files_that_were_taken_are_not_read_again(reported, monkeypatch):
 def test_a_place_with_no_reports_gives_an_empty_answer(reports):
     told = feed.new_for("w", settings=reports)
     assert (told.rows, told.meta.complete_until, told.meta.horizon) == ((), None, 32)
-    assert feed.acknowledge("w", told.meta.token, settings=reports) is True
+    assert feed.acknowledge("w", told.meta.token, settings=reports) is False
+    assert not Path(reports.billing_changes_uri).exists(), "a wrong place is not made a right one"
 
 
 def test_the_sensors_word_says_how_far_the_answer_goes(reported):
