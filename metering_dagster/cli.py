@@ -142,7 +142,7 @@ def changes(
             return
         answer = feed.new_for(consumer) if consumer is not None else feed.changes(str(since), horizon_days=horizon)
     if as_csv:
-        click.echo(words.answer_csv(answer), nl=False)
+        click.echo(words.answer_csv(answer), nl=False, color=True)  # to the letter, escapes included
         click.echo(words.meta_text(answer), err=True)
     else:
         click.echo(words.answer_json(answer) if as_json else words.answer_text(answer))
