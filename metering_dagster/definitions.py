@@ -13,6 +13,7 @@ import dagster as dg
 from metering_dagster.billing import assets as billing_room
 from metering_dagster.billing.deployment import Billing
 from metering_dagster.billing.io_manager import billing_changes_io
+from metering_dagster.billing.sensors import billing_changes_sensor
 from metering_dagster.expiry.assets import age_out_job, expired_usage
 from metering_dagster.expiry.schedules import age_out_schedules
 from metering_dagster.ledger.assets import metering_report, refresh_report_job, report_schedule
@@ -74,6 +75,7 @@ def build_defs(
         sensors=[
             marketplace_events_sensor(settings),
             *licence_sensors(settings, flush_deprovisioning, finalize_deprovisioned),
+            billing_changes_sensor(settings, refresh_billing_changes, daily(first_hour)),
             run_failures_sensor(settings),
         ],
         resources={

@@ -2,8 +2,9 @@
 
     uv run --no-project --with playwright python scripts/screenshots.py [http://127.0.0.1:3000 [NAME ...]]
 
-NAME is one of lineage, partitions, run, check, report; default: all. Needs Chromium at /usr/bin/chromium (or
-CHROMIUM=/path/to/it). What is not there yet is skipped and named. Playwright is no dependency of the project.
+NAME is one of lineage, partitions, run, check, report, billing_lineage, billing_partitions, billing_run; default: all.
+Needs Chromium at /usr/bin/chromium (or CHROMIUM=/path/to/it). What is not there yet is skipped and named. Playwright is
+no dependency of the project.
 """
 
 import json
@@ -46,8 +47,11 @@ class Instance:
         with direct.open(request, timeout=60) as answer:
             return json.load(answer)["data"]
 
-    def busiest_hour(self, asset: str) -> tuple[str, str]:
-        """The partition of an asset whose run had most to tell lately, and that run's time as the pages know it."""
+    def busiest_hour(self, asset: str, counts: str | None = None) -> tuple[str, str]:
+        """The partition of an asset whose run had most to tell lately, and that run's time as the pages know it.
+
+        `counts`: the only number of its metadata that counts; default: all of them.
+        """
         found = self.graphql(
             """query ($key: AssetKeyInput!) { assetNodeOrError(assetKey: $key) { ... on AssetNode {
             assetMaterializations(limit: 100) { partition timestamp metadataEntries { label
@@ -57,7 +61,9 @@ class Instance:
         told = found.get("assetMaterializations")
         if not told:
             raise Nothing(f"{asset} has not been materialized")
-        most = max(told, key=lambda each: sum(entry.get("intValue") or 0 for entry in each["metadataEntries"]))
+        most = max(told, key=lambda each: sum(
+            entry.get("intValue") or 0 for entry in each["metadataEntries"] if counts in {None, entry["label"]}
+        ))  # fmt: skip
         return most["partition"], most["timestamp"]
 
     def hour_that_warns(self, asset: str, check: str) -> str:
@@ -77,7 +83,9 @@ class Instance:
 def main() -> None:
     """All pictures, one after the other."""
     instance = Instance(sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:3000")
-    pictures: list[Callable[[Instance, Page], None]] = [lineage, partitions, run, check, report]
+    pictures: list[Callable[[Instance, Page], None]] = [
+        lineage, partitions, run, check, report, billing_lineage, billing_partitions, billing_run,
+    ]  # fmt: skip
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path=os.environ.get("CHROMIUM", "/usr/bin/chromium"),
@@ -97,9 +105,9 @@ def main() -> None:
 
 
 def lineage(instance: Instance, page: Page) -> None:
-    page.set_viewport_size({"width": 2000, "height": 700})  # in a narrower one the assets are drawn as bare names
+    page.set_viewport_size({"width": 2000, "height": 1000})  # in a narrower one the assets are drawn as bare names
     _open(page, f"{instance.url}/locations/metering_dagster/asset-groups/metering/lineage")
-    _shoot(page, "lineage", left=290, top=190, right=1940, bottom=640)
+    _shoot(page, "lineage", left=290, top=260, right=1940, bottom=860)
 
 
 def partitions(instance: Instance, page: Page) -> None:
@@ -139,6 +147,28 @@ def report(instance: Instance, page: Page) -> None:
         raise Nothing("its run shows no picture")
     left, top = int(box["x"]), int(box["y"])
     _shoot(page, "report", left=left, top=top, right=left + int(box["width"]), bottom=top + int(box["height"]))
+
+
+def billing_lineage(instance: Instance, page: Page) -> None:
+    page.set_viewport_size({"width": 1600, "height": 700})
+    _open(page, f"{instance.url}/locations/metering_dagster/asset-groups/billing/lineage")
+    _shoot(page, "billing_lineage", left=540, top=190, right=1300, bottom=640)
+
+
+def billing_partitions(instance: Instance, page: Page) -> None:
+    day, _ = instance.busiest_hour("billing_changes", "amounts_changed")
+    days = f"{datetime.now(UTC) - timedelta(days=33):%Y-%m-%d}...{datetime.now(UTC):%Y-%m-%d}"
+    _open(page, f"{instance.url}/assets/billing_changes?view=partitions&partition={day}&default_range=[{days}]")
+    _shoot(page, "billing_partitions", bottom=800)
+
+
+def billing_run(instance: Instance, page: Page) -> None:
+    """What a run tells of its day: what moved, and what nobody would have noticed."""
+    page.set_viewport_size({"width": 1900, "height": 1500})
+    _, instant = instance.busiest_hour("billing_changes", "amounts_changed")
+    _open(page, f"{instance.url}/assets/billing_changes?view=events&time={instant}")
+    page.evaluate(WITHOUT_THIS_MACHINE)
+    _shoot(page, "billing_run", left=540, top=162, right=1900, bottom=1300)
 
 
 def _open(page: Page, url: str) -> None:

@@ -44,7 +44,10 @@ def test_the_module_loads_where_nothing_is_set():
         "MARKETPLACE_EVENTS_QUEUE_URL",
     ):
         environment.pop(name, None)
-    loading = "import metering_dagster.definitions as d, sys; assert d.defs; print({'boto3', 'sqlalchemy', 'pandas'} & {*sys.modules})"
+    loading = (
+        "import metering_dagster.definitions as d, sys; assert d.defs; "
+        "print({'boto3', 'sqlalchemy', 'pandas'} & {*sys.modules})"
+    )
     loaded = subprocess.run(
         [sys.executable, "-c", loading], env=environment, capture_output=True, text=True, check=True
     )
@@ -174,6 +177,7 @@ def test_jobs_schedules_and_checks_by_name():
     }  # fmt: skip
     assert {sensor.name: sensor.minimum_interval_seconds for sensor in defs.sensors} == {
         "marketplace_events": 60, "deprovisioning_flush": 300, "deprovisioned_finalizer": 900, "run_failures": 60,
+        "billing_changes": 60,
     }  # fmt: skip
     assert len(list(defs.schedules)) == 31
     assert {f"{key.asset_key.to_user_string()}.{key.name}" for key in defs.resolve_asset_graph().asset_check_keys} == {

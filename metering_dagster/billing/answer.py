@@ -9,13 +9,9 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 from metering_dagster.billing.cells import Amounts, Cell, Claims, Piece, Signal, cells_of
 from metering_dagster.errors import FeedRefusedError
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 LONGEST_HORIZON = timedelta(days=92)
 """Days older than that are never looked at (domain)."""
@@ -96,12 +92,6 @@ class Answer:
 
     rows: tuple[AnswerRow, ...]
     meta: Meta
-
-    def frame(self) -> "pd.DataFrame":
-        """The rows as a pandas DataFrame; signals and amounts as text."""
-        import pandas as pd
-
-        return pd.DataFrame([record(row) for row in self.rows], columns=list(COLUMNS))
 
 
 COLUMNS = (
@@ -289,7 +279,8 @@ def _repulls(question: Question, moved: Collection[date], unstamped: Mapping[dat
               for first, last in day_ranges(moved)]  # fmt: skip
     for first, last in day_ranges(unstamped):
         rows = sum(count for day, count in unstamped.items() if first <= day <= last)
-        found.append(Repull(first, last, f"{rows} rows have no stamp: nothing tells when they were ingested"))
+        have = "1 row has" if rows == 1 else f"{rows} rows have"
+        found.append(Repull(first, last, f"{have} no stamp: nothing tells of a new ingest"))
     return tuple(found)
 
 

@@ -34,12 +34,11 @@ def specs(asset: dg.AssetKey, partitions: dg.PartitionsDefinition[str]) -> list[
 
 def groups_are_claimed(groups: Sequence[Group], claims: Claims) -> dg.AssetCheckResult:
     """`groups`: those that the day's facts hold. Spellings of one group count once."""
-    unclaimed = {
-        (key_of(group.integration_id), key_of(group.resource_group)): group
-        for group in reversed(groups)
-        if not claims.of(group)
-    }
-    examples = [_owner_text(group) for group in reversed(unclaimed.values())][:_EXAMPLES]
+    unclaimed: dict[tuple[str, str], Group] = {}
+    for group in groups:
+        if not claims.of(group):
+            unclaimed.setdefault((key_of(group.integration_id), key_of(group.resource_group)), group)
+    examples = [_owner_text(group) for group in unclaimed.values()][:_EXAMPLES]
     return _result(
         "groups_are_claimed",
         not unclaimed,

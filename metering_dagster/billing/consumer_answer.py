@@ -87,6 +87,7 @@ def _row(row: Row) -> AnswerRow:
 def _does_not_detect(first_day: date, beat: Heartbeat | None, now: datetime, stale: timedelta) -> tuple[str, ...]:
     return (
         f"days before {first_day}, which are older than the horizon, unless somebody materialises them by hand",
+        "days that have not begun in UTC",
         *_freshness(beat, now, stale),
         "cells whose deletion, or whose write with an old stamp, the sensor has not compared yet",
         *ALWAYS_UNSEEN,
@@ -96,9 +97,12 @@ def _does_not_detect(first_day: date, beat: Heartbeat | None, now: datetime, sta
 def _freshness(beat: Heartbeat | None, now: datetime, stale: timedelta) -> list[str]:
     if beat is None:
         return ["how far this is complete: the sensor billing_changes has left no word of a look. Is it switched on?"]
-    told = [f"all of what was stamped at {instant_text(beat.complete_until)} or later: some of it may be missing yet"]
+    if beat.complete_until is None:
+        told = ["how far this is complete: not all days of the horizon have been materialised for a first time"]
+    else:
+        told = [f"all of what was stamped at {instant_text(beat.complete_until)} or later: some may be missing yet"]
     if beat.pending:
-        told.append(f"what has moved in {len(beat.pending)} days that are not materialised yet (pending)")
+        told.append("what has moved in days that are not materialised yet (pending)")
     if now - beat.looked > stale:
         minutes = int((now - beat.looked) / timedelta(minutes=1))
         told.append(

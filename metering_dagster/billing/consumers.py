@@ -83,18 +83,18 @@ class Standing:
         return [row for row in report.rows if row.reported_at > mark.reported_at]
 
     def offered(self, offer: Offer) -> "Standing":
-        """With this offer kept; the same standing if it is kept, or was acknowledged, already."""
-        if offer.token in self.acknowledged or any(kept.token == offer.token for kept in self.offers):
+        """With this offer kept; the same standing if it is kept, or was acknowledged, already, or offers nothing."""
+        if not offer.marks or offer.token in {*self.acknowledged, *(kept.token for kept in self.offers)}:
             return self
         return replace(self, offers=(*self.offers, offer)[-KEPT:])
 
     def acknowledging(self, token: str) -> "Standing":
-        """With the marks that the token stands for; the same standing if it was acknowledged already.
+        """With the marks that the token stands for; the same standing if it was acknowledged already, or moves none.
 
         Marks move forward only, also by an offer that is older than what was acknowledged since. Raises
         `FeedRefusedError` for a token that is not known here.
         """
-        if token in self.acknowledged:
+        if token in self.acknowledged or token == Offer(self.name, {}, None).token:
             return self
         offer = next((kept for kept in self.offers if kept.token == token), None)
         if offer is None:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _FILE = "cells.parquet"
+_MISUNDERSTOOD = (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, OSError)
+"""What parsing a file of somebody else's, or a damaged one, raises; beside Arrow's own errors."""
 
 
 @dataclass(frozen=True)
@@ -68,15 +70,18 @@ class DayFiles:
         stored = self._place.read(_name(day))
         if stored is None:
             return None
-        with _Damage(self.uri_of(day)):
-            return Found(report_of(table_of(stored.content)), stored.generation)
+        with _Damage(self.uri_of(day), _REPORTED_AGAIN):
+            report = report_of(table_of(stored.content))
+            if report.day != day:
+                raise ValueError(f"it is the file of {report.day}")
+            return Found(report, stored.generation)
 
     def table(self, day: date) -> "pa.Table | None":
         """The day's file as it is, with the columns of `columns.BILLING_CHANGES`; None if there is none."""
         stored = self._place.read(_name(day))
         if stored is None:
             return None
-        with _Damage(self.uri_of(day)):
+        with _Damage(self.uri_of(day), _REPORTED_AGAIN):
             return table_of(stored.content)
 
     def replace(self, replacement: Replacement) -> str:
@@ -102,7 +107,7 @@ class DayFiles:
         stored = self._place.read(f"{name}.json")
         if stored is None:
             return None
-        with _Damage(f"{self.uri}/{name}.json"):
+        with _Damage(f"{self.uri}/{name}.json", _NEVER_WRITTEN):
             content = json.loads(stored.content)
             if not isinstance(content, dict):
                 raise ValueError("it is no JSON object")
@@ -141,20 +146,26 @@ def _day_of(name: str) -> date | None:
         return None  # somebody else's folder
 
 
+_REPORTED_AGAIN = (
+    "delete it and materialise the day again: every cell of it is then reported again, but for those that had vanished"
+)
+_NEVER_WRITTEN = "delete it: it then counts as never written"
+
+
 class _Damage:
     """A block in which a file that cannot be understood comes out as `DamagedFileError`."""
 
-    def __init__(self, place: str) -> None:
-        self.place = place
+    def __init__(self, place: str, remedy: str) -> None:
+        """`remedy`: what to do where there is no copy of it."""
+        self.place, self.remedy = place, remedy
 
     def __enter__(self) -> None:
         return None
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, (ValueError, KeyError, TypeError, ArithmeticError, OSError)) or is_arrows(error):
+        if isinstance(error, _MISUNDERSTOOD) or is_arrows(error):
             said = " ".join(str(error).split()).rstrip(".")
             raise DamagedFileError(
                 f"{self.place} is not as this project wrote it ({type(error).__name__}: {said}). It was left as it "
-                "is. Put it back from a copy, or delete it: it then counts as never written, and what it told is told "
-                "again."
+                f"is. Put it back from a copy, or {self.remedy}."
             ) from error

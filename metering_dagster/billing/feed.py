@@ -27,7 +27,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, TypeVar
 
 from metering_dagster.billing import heartbeat
-from metering_dagster.billing.answer import Answer, Question, answer_since, asked_since
+from metering_dagster.billing.answer import COLUMNS, Answer, Question, answer_since, asked_since, record
 from metering_dagster.billing.cells import Signal
 from metering_dagster.billing.consumer_answer import Reported, answer_for
 from metering_dagster.billing.consumers import Standing, checked_name, checked_token, content_of, offer_of, standing_of
@@ -37,6 +37,8 @@ from metering_dagster.settings import Settings, read_settings
 from metering_dagster.settings import horizon_days as parsed_horizon
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from metering_dagster.billing.day_files import DayFiles, Document
 
 T = TypeVar("T")
@@ -86,9 +88,10 @@ def new_for(name: str, *, settings: Settings | None = None) -> Answer:
 
 
 def acknowledge(name: str, token: str, *, settings: Settings | None = None) -> bool:
-    """The named consumer has taken the answer that came with this token; True, or False if it had said so before.
+    """The named consumer has taken the answer that came with this token.
 
-    Marks move forward only. Raises `FeedRefusedError` for a token that this consumer was not offered, besides the
+    True if that moved its marks; False if it had said so before, or nothing had come with the token. Marks move forward
+    only. Raises `FeedRefusedError` for a token that this consumer was not offered, besides the
     errors of `new_for`.
     """
     billing = _billing(settings)
@@ -110,6 +113,13 @@ def consumer(name: str, *, settings: Settings | None = None) -> Iterator[Answer]
     answer = new_for(name, settings=settings)
     yield answer
     acknowledge(name, str(answer.meta.token), settings=settings)
+
+
+def frame(answer: Answer) -> "pd.DataFrame":
+    """The answer's rows as a pandas DataFrame; signals and amounts as text."""
+    import pandas as pd
+
+    return pd.DataFrame([record(row) for row in answer.rows], columns=list(COLUMNS))
 
 
 def _offer(billing: Billing, files: "DayFiles", name: str) -> Answer:
@@ -201,8 +211,9 @@ def _storage_directory(name: str) -> str:
     try:
         with dg.DagsterInstance.get() as instance:
             return instance.storage_directory()
-    except dg.DagsterError as error:
+    except Exception as error:  # noqa: BLE001  # what Dagster and its storage raise has no common root
+        # Without its words: they may quote what stands in dagster.yaml.
         raise SettingsError(
-            f"DAGSTER_HOME={os.environ['DAGSTER_HOME']!r} is no Dagster instance: {error}. Nothing was read. Mend it, "
-            "or set BILLING_CHANGES_URI."
-        ) from error
+            f"DAGSTER_HOME={os.environ['DAGSTER_HOME']!r} is no Dagster instance that works ({type(error).__name__}). "
+            "Nothing was read. `dagster instance info` says what is wrong; or set BILLING_CHANGES_URI."
+        ) from None

@@ -18,8 +18,8 @@ class Heartbeat:
     """The sensor's last look, by the database's clock."""
 
     looked: datetime
-    complete_until: datetime
-    """Nothing that was stamped before is missing in the reports."""
+    complete_until: datetime | None
+    """Nothing that was stamped before is missing in the reports; None: that is not known yet."""
     first_day: date
     """The oldest day within the horizon."""
     pending: tuple[date, ...] = ()
@@ -29,7 +29,7 @@ class Heartbeat:
         """As a JSON object."""
         return {
             "looked": self.looked.isoformat(timespec="microseconds"),
-            "complete_until": self.complete_until.isoformat(timespec="microseconds"),
+            "complete_until": self.complete_until and self.complete_until.isoformat(timespec="microseconds"),
             "first_day": self.first_day.isoformat(),
             "pending": [day.isoformat() for day in self.pending],
         }
@@ -40,7 +40,7 @@ def read_heartbeat(content: Mapping[str, Any]) -> Heartbeat | None:
     try:
         return Heartbeat(
             _instant(content["looked"]),
-            _instant(content["complete_until"]),
+            None if content["complete_until"] is None else _instant(content["complete_until"]),
             date.fromisoformat(content["first_day"]),
             tuple(date.fromisoformat(day) for day in content["pending"]),
         )

@@ -8,7 +8,7 @@ Reporting too much is safe, too little is not: wherever a look and a run may hav
 """
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import date, datetime, timedelta
 from functools import cache
 from typing import TYPE_CHECKING
@@ -28,9 +28,6 @@ LONG_AWAY = timedelta(days=31)
 _UNKNOWN = (Why.FIRST_LOOK, Why.SUBSCRIPTIONS, Why.NEVER_REPORTED)
 """Then nothing is known to be materialised of the day, however long ago it was stamped."""
 _NAMED = 5
-
-Readings = Callable[[date], datetime | None]
-"""When a day was read for its last materialisation."""
 
 
 @dataclass(frozen=True)
@@ -64,18 +61,37 @@ class Looked:
 class _Moves:
     """The days that this look saw move."""
 
-    why: dict[date, Why]
-    newest: dict[date, datetime]
+    why: dict[date, Why] = field(default_factory=dict)
+    newest: dict[date, datetime] = field(default_factory=dict)
 
     def add(self, why: Mapping[date, Why], newest: Mapping[date, datetime]) -> None:
         self.why.update(why)
         self.newest.update(newest)
 
 
+@dataclass(frozen=True)
+class _Materialised:
+    """What there is of each day, as far as this look knows."""
+
+    reported: Callable[[date], Reported | None]
+    at: datetime
+    """The clock after the snapshot was taken: whatever begins to read from then on reads at least as much."""
+    rules: Rules
+
+    def read_at(self, day: date) -> datetime | None:
+        found = self.reported(day)
+        return None if found is None else found.read_at
+
+    def has(self, day: date, one: Pending) -> bool:
+        """Whether nothing of the day is left to be read for now."""
+        return one.is_read(self.read_at(day), self.at, self.rules)
+
+
 def look(
     reading: "Reading",
     memory: Memory | None,
     rules: Rules,
+    *,
     reported: Callable[[date], Reported | None],
     under_way: Collection[date],
     partitions: Days,
@@ -84,42 +100,33 @@ def look(
     materialisation. `under_way`: the days whose runs are queued or running, looked up before `reading` began.
     `partitions`: the days that a run can be asked for.
     """
-    reported = cache(reported)
-
-    def read_at(day: date) -> datetime | None:
-        found = reported(day)
-        return None if found is None else found.read_at
-
     now, claims = reading.now, reading.claims()
     horizon = _horizon(now, rules, partitions)
     before, notes = _before(memory, now, rules)
-    renewed = before.claims != claims.digest
     fresh = read_fresh(reading, before, claims, rules, _days_of_last_look(before, horizon, rules, partitions))
+    renewed = before.claims != claims.digest
     sums = reading.checksums(horizon.first) if renewed or _is_time_to_sum(before, now, rules) else None
-    at = reading.clock()  # after the snapshot was taken: whatever begins to read from now on reads at least as much
+    done = _Materialised(cache(reported), reading.clock(), rules)
 
-    pending, told = _as_read(before.pending, read_at, at, horizon, rules)
     moves = _Moves(dict.fromkeys(fresh.moved, Why.INGESTED), dict(fresh.newest))
-    if renewed:
+    if renewed and (claims.subscriptions or before.claims):  # where nobody ever claimed anything there is no work
         why = Why.SUBSCRIPTIONS if before.claims else Why.FIRST_LOOK
         moves.add({day: why for day in {*(sums or {}), *fresh.states} if day in horizon}, {})
-    suspects = before.suspects | (changed_days(before.sums, sums) if sums is not None else set())
+    pending, told = _still_pending(before.pending, done, horizon)
+    suspects = before.suspects | (set() if sums is None else changed_days(before.sums, sums))
     # A day whose run is still to come is compared when it has come: something might hide in between.
-    busy = moves.why.keys() | {day for day, one in pending.items() if not one.is_read(read_at(day), at, rules)}
-    compared = [] if renewed else to_compare(suspects, before.compared, horizon, busy, at, rules)
-    if compared:
-        cells = cells_of(reading.pieces_of(compared, claims, amounts=False), claims)
-        found = differences(compared, states_of_days(cells.values()), reported)
-        moves.add(found, {day: stamp for day, stamp in newest_of_days(cells).items() if day in found})
+    busy = moves.why.keys() | {day for day, one in pending.items() if not done.has(day, one)}
+    compared = [] if renewed else to_compare(suspects, before.compared, horizon, busy, at=done.at, rules=rules)
+    moves.add(*_differing(reading, claims, compared, done))
     gap = None if told else before.gap
     if gap is not None and not busy and not moves.why:
         moves.add({horizon.last: Why.GAP}, {})
 
     last_look = None if memory is None or now < memory.looked else memory.looked
-    pending = _moved(pending, moves, last_look, read_at, at, rules)
+    pending = _with_moves(pending, moves, last_look, done)
     due = [day for day, one in pending.items() if day in partitions and day not in under_way
-           and not one.is_read(read_at(day), at, rules) and one.is_due(at, rules)]  # fmt: skip
-    pending, asked = _asked(pending, due, gap, at, rules)
+           and not done.has(day, one) and one.is_due(done.at, rules)]  # fmt: skip
+    pending, asked = _asked(pending, due, gap, done)
     after = Memory(
         looked=now,
         claims=claims.digest,
@@ -129,13 +136,13 @@ def look(
         summed=before.summed if sums is None else now,
         sums=before.sums if sums is None else dict(sums),
         suspects=frozenset(day for day in suspects - moves.why.keys() - set(compared) if day in horizon),
-        compared=_compared(before, pending, compared, read_at, at, horizon),
+        compared=_compared(before, pending, compared, done, horizon),
         pending=pending,
         gap=gap,
     )
-    waiting = sorted(day for day, one in pending.items() if not one.is_read(read_at(day), at, rules))
-    notes += _notes(claims, fresh, len(due) - len(asked), horizon, now, rules)
-    return Looked(after, asked, _complete_until(pending, read_at, now, at, rules), waiting, horizon.first, notes)
+    waiting = sorted(day for day, one in pending.items() if not done.has(day, one))
+    notes += _notes(claims, fresh, len(due) - len(asked))
+    return Looked(after, asked, _complete_until(pending, now, done), waiting, horizon.first, notes)
 
 
 def _horizon(now: datetime, rules: Rules, partitions: Days) -> Days:
@@ -171,71 +178,80 @@ def _is_time_to_sum(before: Memory, now: datetime, rules: Rules) -> bool:
     return before.summed is None or now >= before.summed + rules.sums_every
 
 
-def _as_read(
-    pending: Mapping[date, Pending], read_at: Readings, at: datetime, horizon: Days, rules: Rules
+def _still_pending(
+    pending: Mapping[date, Pending], done: _Materialised, horizon: Days
 ) -> tuple[dict[date, Pending], bool]:
     """What is still pending, and whether a run that tells of the gap is through."""
     still, told = {}, False
     for day, one in pending.items():
-        read = one.is_read(read_at(day), at, rules)
-        told = told or (read and one.tells_gap)
+        read_at = done.read_at(day)
+        told = told or (one.tells_gap and done.has(day, one))
         # A stamp ahead of the clock is waited for within the horizon only.
-        if not one.is_done(read_at(day), at, rules) and not (read and day < horizon.first):
-            still[day] = one.updated(read_at(day), at, rules)
+        left = day < horizon.first and done.has(day, one)
+        if not left and not one.is_done(read_at, done.at, done.rules):
+            still[day] = one.updated(read_at, done.at, done.rules)
     return still, told
 
 
-def _moved(
-    pending: Mapping[date, Pending], moves: _Moves, last_look: datetime | None, read_at: Readings, at: datetime,
-    rules: Rules,
-) -> dict[date, Pending]:  # fmt: skip
+def _differing(
+    reading: "Reading", claims: Claims, compared: Collection[date], done: _Materialised
+) -> tuple[dict[date, Why], dict[date, datetime]]:
+    """Those of the compared days of which something else was reported, and their latest stamps."""
+    if not compared:
+        return {}, {}
+    cells = cells_of(reading.pieces_of(compared, claims, amounts=False), claims)
+    found = differences(compared, states_of_days(cells.values()), done.reported)
+    return found, {day: stamp for day, stamp in newest_of_days(cells).items() if day in found}
+
+
+def _with_moves(
+    pending: Mapping[date, Pending], moves: _Moves, last_look: datetime | None, done: _Materialised
+) -> dict[date, Pending]:
     after = dict(pending)
     for day, why in moves.why.items():
         first = None if why in _UNKNOWN else last_look
-        one = Pending(first, since=at, moved=at, newest=moves.newest.get(day), why=why)
-        after[day] = after[day].moved_again(one, read_at(day), rules) if day in after else one
+        one = Pending(first, since=done.at, moved=done.at, newest=moves.newest.get(day), why=why)
+        after[day] = after[day].moved_again(one, done.read_at(day), done.rules) if day in after else one
     return after
 
 
 def _asked(
-    pending: Mapping[date, Pending], due: Collection[date], gap: Gap | None, at: datetime, rules: Rules
+    pending: Mapping[date, Pending], due: Collection[date], gap: Gap | None, done: _Materialised
 ) -> tuple[dict[date, Pending], list[Ask]]:
     """What is asked for now: of the days that are due those that have moved first."""
     after, asked = dict(pending), []
-    for day in sorted(due, key=lambda day: (pending[day].since, day))[: rules.most_asked]:
+    for day in sorted(due, key=lambda day: (pending[day].since, day))[: done.rules.most_asked]:
         one = pending[day]
         asked.append(Ask(day, one.run_key(day), one.why, "" if gap is None else gap.words))
-        after[day] = one.asking(at, tells_gap=gap is not None)
+        after[day] = one.asking(done.at, tells_gap=gap is not None)
     return after, asked
 
 
 def _compared(
-    before: Memory, pending: Mapping[date, Pending], compared: Collection[date], read_at: Readings, at: datetime,
-    horizon: Days,
-) -> dict[date, datetime]:  # fmt: skip
+    before: Memory, pending: Mapping[date, Pending], compared: Collection[date], done: _Materialised, horizon: Days
+) -> dict[date, datetime]:
     """When each day was last compared; a materialisation is as good: it says what its reading found."""
-    done = {day: read for day in before.pending.keys() - pending.keys() if (read := read_at(day)) is not None}
-    times = {**before.compared, **done, **dict.fromkeys(compared, at)}
-    return {day: time for day, time in times.items() if day in horizon}
+    times = {**before.compared, **dict.fromkeys(compared, done.at)}
+    for day in before.pending.keys() - pending.keys():
+        read_at = done.read_at(day)
+        if read_at is not None:
+            times[day] = read_at
+    return {day: time.replace(microsecond=0) for day, time in times.items() if day in horizon}
 
 
-def _complete_until(
-    pending: Mapping[date, Pending], read_at: Readings, now: datetime, at: datetime, rules: Rules
-) -> datetime | None:
-    bounds = [one.complete_until(read_at(day), at, rules) for day, one in pending.items()]
+def _complete_until(pending: Mapping[date, Pending], now: datetime, done: _Materialised) -> datetime | None:
+    bounds = [one.complete_until(done.read_at(day), done.at, done.rules) for day, one in pending.items()]
     known = [bound for bound in bounds if bound is not None]
-    return min([now, *known]) - rules.overlap if len(known) == len(bounds) else None
+    return min([now, *known]) - done.rules.overlap if len(known) == len(bounds) else None
 
 
-def _notes(claims: Claims, fresh: Fresh, more: int, horizon: Days, now: datetime, rules: Rules) -> list[str]:
+def _notes(claims: Claims, fresh: Fresh, more: int) -> list[str]:
     notes = []
     if not claims.subscriptions:
         notes.append("No subscription is enabled: there is nothing to report.")
     if fresh.ahead:
         named = ", ".join(str(day) for day in sorted(fresh.ahead)[:_NAMED])
         notes.append(f"{len(fresh.ahead)} days have rows and have not come yet ({named}): they wait until then.")
-    if horizon.first > (now - rules.horizon).date():
-        notes.append(f"Days before {horizon.first} have no partition and are not looked at.")
     if more:
         notes.append(f"{more} days more are due; they are asked for at the next look.")
     return notes

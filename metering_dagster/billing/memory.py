@@ -62,7 +62,7 @@ class Memory:
     suspects: frozenset[date] = frozenset()
     """Days whose sums have moved, and that were not compared since."""
     compared: Mapping[date, datetime] = field(default_factory=dict)
-    """When a day was last compared exactly with what was reported of it, or was materialised."""
+    """When a day was last compared exactly with what was reported of it, or was materialised; to the second."""
     pending: Mapping[date, Pending] = field(default_factory=dict)
     gap: Gap | None = None
     """Until a run that tells of it is through."""
@@ -86,7 +86,7 @@ def beginning(now: datetime, rules: Rules) -> Memory:
 def write(memory: Memory) -> str:
     """The memory as a cursor; the same text for the same content."""
     days = sorted({*memory.states, *memory.sums, *memory.compared, *memory.suspects})
-    content = {
+    content: dict[str, Any] = {
         "version": _VERSION,
         "looked": _number(memory.looked),
         "claims": memory.claims,

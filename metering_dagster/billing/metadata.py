@@ -20,7 +20,8 @@ STATE = "state"
 """A digest of the rows and stamps of the day's cells; empty if there are none."""
 FIRST = "first"
 """As `since` of a day's first report: everything in it is new."""
-_SHOWN_ROWS = 30
+_SHOWN_ROWS = 20
+"""Of those that are touched, if any are: an event log keeps them twice, for good."""
 _MONEY = dg.TableSchema([
     dg.TableColumn("currency", "string"),
     dg.TableColumn("moved", "string", description="Now less before, of changed cells."),
@@ -65,8 +66,7 @@ def of_report(report: DayReport, horizon: Horizon, why: str) -> dict[str, dg.Met
         ),
     }
     if report.rows:
-        first = sorted(report.rows, key=lambda row: not row.touched)[:_SHOWN_ROWS]
-        shown["table"] = dg.MetadataValue.table([_record(row) for row in first])
+        shown["table"] = dg.MetadataValue.table([_record(row) for row in (touched or report.rows)[:_SHOWN_ROWS]])
     else:
         shown["nothing"] = dg.MetadataValue.text(f"No subscription has a row on {report.day}, in either table.")
     return shown

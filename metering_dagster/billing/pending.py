@@ -120,7 +120,8 @@ class Pending:
         return self.moved if self.newest is None else max(self.moved, self.newest + rules.settle)
 
     def _pause(self, rules: Rules) -> timedelta:
-        return min(rules.retry * 2 ** min(self.attempt - 1, 20), rules.retry_at_most)
+        doubled: int = 2 ** min(self.attempt - 1, 20)
+        return min(rules.retry * doubled, rules.retry_at_most)
 
 
 def _text(instant: datetime | None) -> str:

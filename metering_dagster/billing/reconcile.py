@@ -1,5 +1,5 @@
-"""Comparing what was reported with what the database holds: it finds what no stamp tells of, such as a commit later than
-the overlap, a deletion, a clock that went wrong (domain: the billing-changes signal). Pure.
+"""Comparing what was reported with what the database holds: it finds what no stamp tells of, such as a commit later
+than the overlap, a deletion, a clock that went wrong (domain: the billing-changes signal). Pure.
 
 Belongs here: which days are compared when, and what a difference means. Does not: reading them (changes), what happens
 to a day that differs (pending).
@@ -49,6 +49,7 @@ def to_compare(
     compared: Mapping[date, datetime],
     horizon: Days,
     busy: Collection[date],
+    *,
     at: datetime,
     rules: Rules,
 ) -> list[date]:

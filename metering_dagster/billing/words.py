@@ -34,7 +34,7 @@ def acknowledged(consumer: str, token: str, moved: bool, *, as_json: bool) -> st
         return json.dumps({"consumer": consumer, "token": token, "moved": moved})
     if moved:
         return f"{consumer} has taken what came with {token}; it is given what is newer."
-    return f"{consumer} had acknowledged {token} already; nothing was moved."
+    return f"{consumer} had taken all that came with {token} already; nothing was moved."
 
 
 def _meta_json(meta: Meta) -> dict[str, object]:
@@ -88,9 +88,11 @@ def answer_text(answer: Answer) -> str:
     """A table, and what it tells and does not, for people. Account ids are masked in it."""
     meta = answer.meta
     lines = [*_table(answer.rows, meta), ""] if answer.rows else []
-    cells = "1 cell" if meta.changed_cells == 1 else f"{meta.changed_cells} cells"
+    one = meta.changed_cells == 1
+    cells = "1 cell" if one else f"{meta.changed_cells} cells"
+    happened = f"{'is' if one else 'are'} new" if meta.consumer else f"{'was' if one else 'were'} ingested again"
     by = f", told by {' and '.join(meta.signals)}" if meta.signals else ""
-    lines.append(f"{cells} {'are new' if meta.consumer else 'were ingested again'}{_asked(meta)}{by}.")
+    lines.append(f"{cells} {happened}{_asked(meta)}{by}.")
     if meta.complete_until is not None:
         lines.append(f"Complete for all that was stamped before {instant_text(meta.complete_until)}.")
     if meta.pending:

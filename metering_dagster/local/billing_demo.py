@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from metering_dagster.billing.report import Row
 
 SENSOR, JOB = "billing_changes", "refresh_billing_changes"
+HORIZON_DAYS = 21
+"""Shorter than the default, since at the first look each of its days is a run of half a second."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,7 @@ def rehearse_billing(home: Path, state: Path, progress: Progress) -> BillingRehe
         home, os.environ,
         BILLING_DATABASE_URL=billing_db.url_of(database),
         BILLING_CHANGES_URI=str(reports),
+        BILLING_HORIZON_DAYS=str(HORIZON_DAYS),
         BILLING_QUIET_SECONDS="0",
     )  # fmt: skip
     with being(environment), dg.DagsterInstance.get() as instance:
@@ -117,15 +120,18 @@ class _Deployment:
         from metering_dagster.definitions import build_defs
 
         self._instance, self._progress = instance, progress
-        self._defs = build_defs()
-        self._files: DayFiles = Billing(read_settings(os.environ)).files(instance.storage_directory())
+        self._billing = Billing(read_settings(os.environ))
+        self._defs = build_defs(resources={"billing": self._billing})
+        self._files: DayFiles = self._billing.files(instance.storage_directory())
         self._cursor: str | None = None
         self.failures: list[str] = []
 
     def look_and_run(self, what: str) -> list[date]:
         """Evaluate the sensor once and do the runs that it asks for; their days."""
         sensor = self._defs.resolve_sensor_def(SENSOR)
-        with dg.build_sensor_context(self._instance, self._cursor, definitions=self._defs) as context:
+        with dg.build_sensor_context(
+            self._instance, self._cursor, definitions=self._defs, resources={"billing": self._billing}
+        ) as context:
             tick = sensor.evaluate_tick(context)
         self._cursor = tick.cursor
         asked = sorted(tick.run_requests or [], key=lambda request: str(request.partition_key))

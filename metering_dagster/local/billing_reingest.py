@@ -58,28 +58,29 @@ class Reingest:
 
 def reingest(sample: BillingSample, now: datetime) -> Reingest:
     """A night's work on days already ingested: one of a whole cloud again as it was, one corrected in a resource group
-    that two subscriptions name, one in which a project is withdrawn, one stamped by a clock that is two hours fast, and
-    one with a resource group that no subscription claims.
+    that two subscriptions name, one of a cloud that withdraws a project, one stamped by a clock that is two hours fast,
+    and one with a resource group that no subscription claims.
     """
     days = {back: now.astimezone(UTC).date() - timedelta(days=back)
             for back in (AGAIN, AHEAD, CORRECTED, GONE, NEW_GROUP)}  # fmt: skip
     cast = cast_of()
-    aws = {tenant.scope_id for tenant in cast.tenants if tenant.integration_id == AWS}
+    aws, gcp = ([t.scope_id for t in cast.tenants if t.integration_id == cloud] for cloud in (AWS, GCP))
     same = _rows(sample, days[AGAIN], aws)
-    ahead = _rows(sample, days[AHEAD], {min(aws)})
-    withdrawn = _rows(sample, days[GONE], {next(t.scope_id for t in cast.tenants if t.integration_id == GCP)})
+    ahead = _rows(sample, days[AHEAD], aws[:1])
+    withdrawn, beside_it = _rows(sample, days[GONE], gcp[:1]), _rows(sample, days[GONE], gcp[1:])
     corrected = _corrected(sample, days[CORRECTED], cast.shared_group)
     added = _new_group(sample, days[NEW_GROUP])
     due: dict[CellKey, Move] = {}
     for move, facts, daily in (
-        (Move.TOUCHED, *same), (Move.TOUCHED, (), ahead[1]), (Move.VANISHED, *withdrawn), (Move.CHANGED, *corrected),
-        (Move.CHANGED, *added),
+        (Move.TOUCHED, *same), (Move.TOUCHED, *beside_it), (Move.TOUCHED, (), ahead[1]), (Move.VANISHED, *withdrawn),
+        (Move.CHANGED, *corrected), (Move.CHANGED, *added),
     ):  # fmt: skip
         due |= dict.fromkeys(_cells(sample.subscriptions, facts, daily), move)
-    stamped = [replace(row, updated_at=now) for row in (*same[0], *corrected[0], *added[0])]
-    again = [replace(row, fetched_at=now) for row in (*same[1], *corrected[1], *added[1])]
+    written = (same, beside_it, corrected, added)
+    stamped = [replace(row, updated_at=now) for facts, _ in written for row in facts]
+    told = [replace(row, fetched_at=now) for _, daily in written for row in daily]
     fast = [replace(row, fetched_at=now + FAST_CLOCK) for row in ahead[1]]
-    return Reingest(tuple(stamped), (*again, *fast), *withdrawn, due)
+    return Reingest(tuple(stamped), (*told, *fast), *withdrawn, due)
 
 
 def again(sample: BillingSample, now: datetime, rng: random.Random) -> Reingest:

@@ -101,9 +101,9 @@ def _amounts_json(amounts: Mapping[str, Decimal]) -> dict[str, str]:
 def billing_text(done: BillingRehearsal) -> str:
     """A line for each cell that moved, and how much did not."""
     lines = [
-        f"Billing data: {done.days} days, {done.cells} cells (subscription and day). Some days were ingested again:"
+        f"Billing data: {done.days} days, {done.cells} cells of a subscription and a day. Some were ingested again:",
+        _billing_line("day", "subscription", "", "before", "now"),
     ]
-    lines += [_billing_line("day", "subscription", "", "before", "now")]
     lines += [
         _billing_line(str(cell.day), cell.name, cell.move, _amounts(cell.before), _amounts(cell.now))
         for cell in done.moved

@@ -192,6 +192,13 @@ def test_somebody_elses_parquet_is_damaged(files: DayFiles, tmp_path: Path):
         files.read(DAY)
 
 
+def test_the_file_of_another_day_is_not_taken_for_this_ones(files: DayFiles, tmp_path: Path):
+    put(files, a_rich_report())
+    (tmp_path / "changes" / "day=2026-11-20").rename(tmp_path / "changes" / "day=2026-11-21")
+    with pytest.raises(DamagedFileError, match="it is the file of 2026-11-20"):
+        files.read(date(2026, 11, 21))
+
+
 @pytest.mark.parametrize("content", ["", "[]", "{"])
 def test_a_damaged_document_is_named(files: DayFiles, tmp_path: Path, content: str):
     files.replace_document("_looked", {}, None)

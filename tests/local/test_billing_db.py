@@ -70,7 +70,7 @@ def test_ingesting_again_replaces_adds_and_deletes_and_touches_nothing_else(data
     moved = {key for key in before.keys() | after.keys() if before.get(key) != after.get(key)}
     assert len(moved) == len(later.facts) + len(later.gone_facts)
     stamps = ask(database, "SELECT fetched_at FROM cmdb_cloud_billing_daily WHERE fetched_at > '2026-11-28 10:21'")
-    assert sorted(stamps) == [("2026-11-28 10:21:30.000005",)] * 5 + [("2026-11-28 12:21:30.000005",)]
+    assert sorted(stamps) == [("2026-11-28 10:21:30.000005",)] * 7 + [("2026-11-28 12:21:30.000005",)]
 
 
 def by_key(path):

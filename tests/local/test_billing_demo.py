@@ -58,7 +58,9 @@ def test_only_exactly_what_was_ingested_again_is_good(tmp_path, monkeypatch):
         return replace(later, due=due | {(mistaken[0], "nobody"): Move.CHANGED})
 
     monkeypatch.setattr(billing_demo, "reingest", with_other_expectations)
-    done = rehearse_billing(tmp_path / "home", tmp_path / "state", lambda *_: None)
+    home = tmp_path / "home"
+    home.mkdir()
+    done = rehearse_billing(home, tmp_path / "state", lambda *_: None)
     assert done.failures == ()
     assert not done.is_good
     said = "\n".join(done.wrong)

@@ -136,10 +136,11 @@ def test_each_way_of_ingesting_again_is_there_and_leads_to_its_cells(sample):
     assert told == [
         ("2026-11-16", "Shop Production", "changed"),
         ("2026-11-20", "Analytics Production", "vanished"),
+        ("2026-11-20", "Maps", "touched"),
         ("2026-11-23", "Monitoring, as the operations team asks for it", "changed"),
         ("2026-11-23", "Shared Services", "changed"),
         ("2026-11-23", "Shared Services: monitoring", "changed"),
-        ("2026-11-25", "ML Lab", "touched"),
+        ("2026-11-25", "Retail Production", "touched"),
         ("2026-11-26", "ML Lab", "touched"),
         ("2026-11-26", "Retail Development", "touched"),
         ("2026-11-26", "Retail Production", "touched"),

@@ -199,6 +199,7 @@ def test_dev_meters_ends_without_a_trace_and_goes_on(project: Path) -> None:
         assert second.returncode == 2
         assert f"running already, at {dev.line('Dagster')}" in second.stderr
         billed = until(lambda: dev.bill() or None, "the first bill")
+        assert (project / ".metering" / "dev" / "billing.sqlite").stat().st_size > 1_000_000, "billing data is there"
         runs = dev.graphql("{ runsOrError { ... on Runs { results { status tags { key value } } } } }")["runsOrError"]
         assert {"key": "metering/lane", "value": "regular"} in runs["results"][0]["tags"]
         dev.process.terminate()
