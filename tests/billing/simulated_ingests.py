@@ -135,8 +135,9 @@ class Writer:
         until = time.monotonic() + self.pace.seconds
         with self.tables.session() as session:
             while time.monotonic() < until:
-                self._ingest(session)
+                self._ingest(session, ["now"] * 4 + self._odd)
                 time.sleep(self.rng.uniform(0, 0.06))
+            self._ingest(session, self._odd)  # nothing comes after it that would have its day read anyway
         return self.log
 
     def _owns(self, row: Row, days: Sequence[date]) -> bool:
@@ -144,9 +145,13 @@ class Writer:
             return row.service == f"s{self.who}"
         return (days.index(row.day) + list(SPELT).index(row.scope)) % WRITERS == self.who
 
-    def _ingest(self, session: Connection) -> None:
-        kinds = ["now"] * 8 + ["slow", "behind", "ahead", "twice", "twice ahead"]
-        kinds += ["far behind", "deleted"] if self.pace.reconciled else []
+    @property
+    def _odd(self) -> list[str]:
+        """The kinds of ingests in which something is easily missed."""
+        found = ["slow", "behind", "ahead", "twice", "twice ahead", "twice ahead"]
+        return [*found, "far behind", "deleted"] if self.pace.reconciled else found
+
+    def _ingest(self, session: Connection, kinds: Sequence[str]) -> None:
         kind = self.rng.choice(kinds)
         twice = kind.startswith("twice")
         rows = self.rng.sample(self.rows, 1 if twice else self.rng.randint(1, 4))
@@ -158,12 +163,13 @@ class Writer:
         elif kind == "far behind":
             offset = -timedelta(seconds=self.rng.uniform(1.5, 5))
         elif kind.endswith("ahead"):
-            offset = timedelta(seconds=self.rng.uniform(0.1, 0.5))
+            offset = timedelta(seconds=self.rng.uniform(0.1, 0.6))
         stamp = _clock(session) + offset
         session.rollback()
         self._transaction(session, rows, None if kind == "deleted" else stamp, open_for)
         if twice:
-            time.sleep(self.rng.choice([0, 0.01, 0.02]))
+            # The later one is perhaps after a run that has the first, and before the stamp has settled.
+            time.sleep(self.rng.uniform(0, 0.03) + self.rng.uniform(0.4, 1) * offset.total_seconds())
             self._transaction(session, rows, stamp, 0, again=True)
 
     def _transaction(
