@@ -128,7 +128,8 @@ class PrivateServer:
         return [
             "--no-defaults", f"--datadir={self.data}", f"--port={port}", f"--bind-address={HOST}",
             f"--socket={self._socket_folder}/s", f"--pid-file={self.data}/pid",
-            f"--tmpdir={self._socket_folder}", "--skip-name-resolve", "--innodb-flush-log-at-trx-commit=0", *_as_user(), *self.options,
+            f"--tmpdir={self._socket_folder}", "--skip-name-resolve",
+            "--innodb-flush-log-at-trx-commit=0", *_as_user(), *self.options,
         ]  # fmt: skip
 
     def _is_up(self, port: int) -> bool:

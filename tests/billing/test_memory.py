@@ -88,6 +88,6 @@ def test_no_cursor_is_a_first_look():
 def test_a_cursor_is_small(number, most):
     horizon = [NOON.date() - timedelta(days=n) for n in range(number)]
     digest = "0123456789ab"
-    full = Memory(NOON, digest, dict.fromkeys(Signal, NOON), dict.fromkeys(Signal, NOON),
-                  dict.fromkeys(horizon, digest), NOON, dict.fromkeys(horizon, digest), frozenset(horizon), dict.fromkeys(horizon, NOON))  # fmt: skip
+    marks, sums = dict.fromkeys(Signal, NOON), dict.fromkeys(horizon, digest)
+    full = Memory(NOON, digest, marks, marks, sums, NOON, sums, frozenset(horizon), dict.fromkeys(horizon, NOON))
     assert len(write(full)) < most
