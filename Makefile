@@ -7,10 +7,10 @@ READY := .venv/.ready
 # uv brings certificates of its own; a company's machine trusts others as well.
 export UV_SYSTEM_CERTS ?= true
 
-.PHONY: help demo dev ui test lint format bench lock clean
+.PHONY: help demo dev ui test lint format simulate-billing bench lock clean
 
 help:  ## What can be made
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # One environment, from the lock, with hashes. Bytecode is compiled, or every run's process would pay for it.
 $(READY): requirements.lock pyproject.toml
@@ -51,6 +51,10 @@ lint: $(READY)  ## ruff, mypy, import-linter
 format: $(READY)  ## Put the code into the house's form
 	@$(BIN)/ruff check --fix-only --quiet .
 	@$(BIN)/ruff format .
+
+SEEDS ?= 500
+simulate-billing: $(READY)  ## Billing by simulation on MariaDB, with random ingests; SEEDS=500
+	@$(BIN)/python -m tests.billing.simulation --seeds $(SEEDS)
 
 bench: $(READY)  ## Requests and CPU for each raw row; what a run of an hour costs
 	@$(BIN)/python -m benchmarks.rows

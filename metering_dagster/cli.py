@@ -75,16 +75,28 @@ def dev(port: int | None) -> None:
 def init(as_json: bool) -> None:
     """Create the tables and indexes that are missing, and say what differs in those that exist.
 
-    Nothing that exists is changed. Exits 1 where something differs that a person has to change.
+    Nothing that exists is changed. Of the billing tables (BILLING_DATABASE_URL) nothing is made either: it prints the
+    statements for what is missing. Exits 1 where something differs that a person has to change.
     """
     from metering_dagster.aws import Clients
     from metering_dagster.operations import words
+    from metering_dagster.operations.billing_tables import NOT_NAMED, look_at_billing
     from metering_dagster.operations.init import bring_up
 
     with _exit_2_where_it_fails("init"):
-        reports = bring_up(Clients(read_settings(os.environ)), _progress)
-    click.echo(json.dumps(words.init_json(reports), indent=2) if as_json else words.init_text(reports))
-    sys.exit(1 if any(report.differs for report in reports) else 0)
+        settings = read_settings(os.environ)
+        # Who names a billing database alone wants to know of that alone.
+        names_tables = any((settings.usage_table, settings.aggregated_usage_table, settings.subscribers_table))
+        is_all = settings.billing_database_url is None or names_tables
+        reports = bring_up(Clients(settings), _progress) if is_all else []
+        billing = look_at_billing(settings)
+    if as_json:
+        click.echo(json.dumps(words.init_json(reports) | {"billing": billing and billing.json()}, indent=2))
+    else:
+        click.echo(
+            "\n".join([*([words.init_text(reports)] if is_all else []), billing.text() if billing else NOT_NAMED])
+        )
+    sys.exit(1 if any(report.differs for report in reports) or (billing and billing.needed) else 0)
 
 
 @main.command()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import botocore.session
 import dagster as dg
+import hypothesis
 import pytest
 
 from metering_dagster.local.sandbox import Sandbox
@@ -15,6 +16,8 @@ from metering_dagster.local.stack import LocalStack, running_stack
 from tests.dynamodb_local import running_dynamodb_local
 from tests.world import World
 
+hypothesis.settings.register_profile("machines are noisy", deadline=None)
+hypothesis.settings.load_profile("machines are noisy")
 MINISTACK, DYNAMODB_LOCAL = "ministack", "dynamodb_local"
 ON_BOTH_ENGINES = ("test_stores_", "test_cases_")
 """Modules whose names begin so run on either engine: what they show hangs on how DynamoDB answers."""

@@ -90,13 +90,13 @@ class PrivateServer:
 
     def start(self) -> None:
         """Start it, on the port that it had."""
-        program = _program_or_skip("mariadbd", "mysqld")
+        needed = _program_or_skip("mariadbd", "mysqld")
         if not self.data.exists():
             self._install()
         for _ in range(PORT_ATTEMPTS):
             port = self.port or _free_port()  # another may take it before the server does: then the next one is tried
             with (self.folder / "mariadb.log").open("ab") as log:
-                self._process = subprocess.Popen([program, *self._command(port)], stdout=log, stderr=log)
+                self._process = subprocess.Popen([needed, *self._command(port)], stdout=log, stderr=log)
             if self._is_up(port):
                 self.port = port
                 return
@@ -114,10 +114,10 @@ class PrivateServer:
         shutil.rmtree(self.data, ignore_errors=True)
 
     def _install(self) -> None:
-        program = _program_or_skip("mariadb-install-db", "mysql_install_db")
+        needed = _program_or_skip("mariadb-install-db", "mysql_install_db")
         self.folder.mkdir(parents=True, exist_ok=True)
         done = subprocess.run(
-            [program, "--no-defaults", f"--datadir={self.data}", f"--tmpdir={self._socket_folder}",
+            [needed, "--no-defaults", f"--datadir={self.data}", f"--tmpdir={self._socket_folder}",
              "--auth-root-authentication-method=normal", "--skip-test-db", *_as_user()],
             capture_output=True, check=False,
         )  # fmt: skip
@@ -178,13 +178,16 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _program_or_skip(*names: str) -> str:
+def program(*names: str) -> str | None:
     """The first of these programs that is here; some systems keep servers where a user's PATH does not look."""
     path = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin", "/usr/libexec"))
-    for name in names:
-        found = shutil.which(name, path=path)
-        if found is not None:
-            return found
+    return next((found for name in names if (found := shutil.which(name, path=path)) is not None), None)
+
+
+def _program_or_skip(*names: str) -> str:
+    found = program(*names)
+    if found is not None:
+        return found
     reason = (
         f"No MariaDB is to be had: {NAMED} is not set, nobody without a password gets into {HOST}:{PORT}, and there is "
         f"no {names[0]} here."

@@ -4,13 +4,27 @@ Belongs here: the queries; each has its bounds, and a chunk of at most 100 where
 connections and snapshots (database), what a database spells its own way (sql), whose the rows are (cells).
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from functools import cached_property
 from typing import Any
 
-from sqlalchemy import Column, ColumnElement, Connection, RowMapping, Select, Table, func, literal, or_, select, tuple_
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Connection,
+    RowMapping,
+    Select,
+    Table,
+    and_,
+    func,
+    literal,
+    or_,
+    select,
+    tuple_,
+)
 
 from metering_dagster.billing import shape
 from metering_dagster.billing.cells import (
@@ -25,6 +39,7 @@ from metering_dagster.billing.cells import (
     digest,
     key_of,
 )
+from metering_dagster.billing.rectangles import rectangles
 from metering_dagster.billing.sql import added_amounts, added_stamps, spelling
 from metering_dagster.billing.tables import DAILY, FACTS, STAMPS, SUBSCRIPTIONS, Since
 from metering_dagster.chunks import chunked
@@ -35,6 +50,8 @@ DAYS_CHUNK = 10
 """Days in one query, each of them a range for each of a hundred."""
 MOST_EXAMPLES = 5
 GROUP = (FACTS.c.integration_id, FACTS.c.resource_group)
+NEWEST: tuple[Sequence[Column[Any]], ...] = (GROUP, (FACTS.c.scope_id,), (DAILY.c.scope_id,))
+"""The columns that tell apart whose newest stamps the cheap look takes."""
 
 
 @dataclass(frozen=True)
@@ -117,34 +134,24 @@ class Reading:
         return pieces
 
     def checksums(self, first_day: date) -> dict[date, str]:
-        """For each day from `first_day` on a short text that another one follows if a cell's newest stamp moves.
+        """For each day from `first_day` on a short text: another one once a cell's newest stamp moves.
 
-        A cheap look at a whole horizon, along indexes and added up per day by the database: it misses what leaves all
-        the newest stamps as they were, such as a deletion of others. Days without rows are not in it.
+        A cheap look at a whole horizon: the newest stamp of each cell, whoever claims it, added up per day by the
+        database. It misses what leaves all of them as they were, such as a row deleted beside a newer one. Days without
+        rows are not in it.
         """
-        newest = (
-            (FACTS, GROUP, FACTS.c.updated_at),
-            (FACTS, (FACTS.c.scope_id,), FACTS.c.updated_at),
-            (DAILY, (DAILY.c.scope_id,), DAILY.c.fetched_at),
-        )
-        texts: dict[date, list[str]] = {}
-        for number, (table, whose, stamp) in enumerate(newest):
-            cells = (
-                select(table.c.date.label("day"), func.max(stamp).label("stamp"))
-                .where(table.c.date >= first_day)
-                .group_by(*whose, table.c.date)
-                .subquery()
-            )
-            folded = select(
-                cells.c.day,
-                func.count().label("number"),
-                func.count(cells.c.stamp).label("stamped"),
-                added_stamps(cells.c.stamp).label("stamps"),
-            ).group_by(cells.c.day)
-            for found in self._rows(folded):
-                content = f"{number}:{found['number']}/{found['stamped']}/{int(found['stamps'] or 0)}"
-                texts.setdefault(found["day"], []).append(content)
-        return {day: digest(contents) for day, contents in sorted(texts.items())}
+        sums: dict[date, list[tuple[int, int, int]]] = {}
+        for place, whose in enumerate(NEWEST):
+            for bounds in self._chunks_of_owners(whose):
+                for found in self._rows(_newest_stamps(whose, and_(whose[0].table.c.date >= first_day, *bounds))):
+                    all_sums = sums.setdefault(found["day"], [(0, 0, 0)] * len(NEWEST))
+                    number, stamped, stamps = all_sums[place]
+                    all_sums[place] = (
+                        number + int(found["number"]),
+                        stamped + int(found["stamped"]),
+                        stamps + int(found["stamps"] or 0),
+                    )
+        return {day: digest(str(one) for one in all_sums) for day, all_sums in sorted(sums.items())}
 
     def odd_stamps(self, day: date) -> OddStamps:
         """The rows of a day, whoever claims them, that have no stamp, or one ahead of the database's clock."""
@@ -186,7 +193,28 @@ class Reading:
 
     def missing_indexes(self) -> list[str]:
         """The advised indexes that are not there, as `table (columns)`."""
-        return shape.missing(self._connection).advised
+        return self._missing.advised
+
+    def _chunks_of_owners(self, whose: Sequence[Column[Any]]) -> Iterator[Sequence[ColumnElement[bool]]]:
+        """Conditions that cut a table's rows by their owners, so that each query jumps along the index to its days.
+
+        Bounded by the days alone a query would walk all the days that an owner ever had, and these tables are kept for
+        years. Without the index each chunk would be a scan of the table: then there is one, without conditions.
+        """
+        if any(index.columns[0] is whose[0] for index in self._missing.indexes):
+            yield ()
+        elif whose == GROUP:
+            for integrations, names in rectangles(self._pairs(select(*GROUP).group_by(*GROUP)), CHUNK):
+                # With one integration MariaDB reads all rows of its groups; with another one beside it, it jumps.
+                yield GROUP[0].in_([*integrations, ""]), GROUP[1].in_(names)
+        else:
+            owners = self._connection.execute(select(*whose).group_by(*whose)).scalars().all()
+            for chunk in chunked(sorted(owners), CHUNK):
+                yield (whose[0].in_(chunk),)
+
+    @cached_property
+    def _missing(self) -> shape.Missing:
+        return shape.missing(self._connection)
 
     def _spellings(self, claims: Claims) -> list[tuple[str, str]]:
         """The resource groups that are claimed, in each spelling that the facts or the subscriptions have.
@@ -215,6 +243,24 @@ class Reading:
 
     def _rows(self, query: Select[Any]) -> Sequence[RowMapping]:
         return self._connection.execute(query).mappings().all()
+
+
+def _newest_stamps(whose: Sequence[Column[Any]], bounds: ColumnElement[bool]) -> Select[Any]:
+    """Of each day the newest stamps of its cells: how many cells, how many have one, and these added up."""
+    table = whose[0].table
+    stamp = DAILY.c.fetched_at if table is DAILY else FACTS.c.updated_at
+    cells = (
+        select(table.c.date.label("day"), func.max(stamp).label("stamp"))
+        .where(bounds)
+        .group_by(*whose, table.c.date)
+        .subquery("cells")
+    )
+    return select(
+        cells.c.day,
+        func.count().label("number"),
+        func.count(cells.c.stamp).label("stamped"),
+        added_stamps(cells.c.stamp).label("stamps"),
+    ).group_by(cells.c.day)
 
 
 def _owner_columns(table: Table) -> list[Column[Any]]:

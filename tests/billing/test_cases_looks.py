@@ -4,14 +4,13 @@ from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 
 import pytest
-from sqlalchemy import Engine, create_engine, insert
+from sqlalchemy import Engine, create_engine
 
 from metering_dagster.billing.cells import Signal
 from metering_dagster.billing.pending import Why
-from metering_dagster.billing.tables import FACTS
 from metering_dagster.billing.watermark import Rules
 from metering_dagster.errors import DatabaseAwayError
-from tests.billing.filling import BillingTables, queries_of, resource_group, tenant
+from tests.billing.filling import BillingTables, resource_group, tenant
 from tests.billing.watching import DAY, NOON, OTHER_DAY, STAMPS_ALONE, Watching
 from tests.mariadb import Server
 
@@ -393,33 +392,3 @@ def test_with_one_kind_of_subscription_the_days_of_that_kind_are_asked_for(billi
     billing.fact("t9", OTHER_DAY, watching.now)
     assert watching.settle() == {expected: Why.INGESTED}
     assert [cell.subscription for cell in watching.cells[expected]] == [one]
-
-
-# --- many of them ---
-
-
-@pytest.mark.services
-@pytest.mark.case("many_resource_groups")
-def test_1500_resource_groups_are_read_by_some_15_queries_along_an_index(billing_mariadb):
-    names = [f"rg-{number:04}" for number in range(1500)]
-    billing_mariadb.subscribe(*(resource_group(name) for name in names))
-    days = [DAY - timedelta(days=number) for number in range(20)]
-    rows = [{"scope_id": "t1", "integration_id": "azure", "resource_group": name, "service": "vm", "date": day,
-             "amount": 1, "currency": "USD", "updated_at": NOON.replace(tzinfo=None)}
-            for name in names for day in days]  # fmt: skip
-    with billing_mariadb.engine.begin() as connection:
-        connection.execute(insert(FACTS), rows)
-    billing_mariadb.run("ANALYZE TABLE cmdb_cost_facts")
-    database = billing_mariadb.database()
-    with queries_of(database) as seen, database.reading() as reading:
-        claims = reading.claims()
-        pieces = reading.pieces_of([DAY], claims, amounts=True)
-    assert len(pieces) == 1500
-    of_cells = [(statement, values) for statement, values in seen if "sum(" in statement.lower()]
-    assert len(of_cells) == 15
-    assert len(seen) <= 20
-    with billing_mariadb.engine.connect() as connection:
-        for statement, values in of_cells:
-            plan = connection.exec_driver_sql(f"EXPLAIN {statement}", values).mappings().all()
-            kinds = {row["table"]: (row["type"], row["key"]) for row in plan}
-            assert kinds["cmdb_cost_facts"] == ("range", "ix_cost_facts_group"), plan

@@ -1,0 +1,57 @@
+"""What `init` says of the billing database: what is missing there, and the statements that would make it.
+
+Belongs here: looking, and the words. Does not: comparing (billing.shape), running any statement: we only ever read.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from metering_dagster.settings import Settings
+
+if TYPE_CHECKING:
+    from metering_dagster.billing.shape import Missing
+
+NOT_NAMED = "BILLING_DATABASE_URL is not set: the billing tables were not looked at."
+
+
+@dataclass(frozen=True)
+class BillingTables:
+    """The billing database as it is."""
+
+    place: str
+    """Host, port and database, without user and password."""
+    missing: "Missing"
+    ddl: list[str]
+    """Statements in the database's dialect that make what is missing, for a person to run."""
+
+    @property
+    def needed(self) -> list[str]:
+        """What nothing works without, in words."""
+        return self.missing.needed
+
+    def text(self) -> str:
+        """For people."""
+        lines = [f"BILLING_DATABASE_URL ({self.place}): {'not as needed' if self.needed else 'there, as needed'}"]
+        lines += [f"  DIFFERS {fault}" for fault in self.needed]
+        lines += [f"  advised, for speed: an index on {index}" for index in self.missing.advised]
+        if self.ddl:
+            lines += ["  Nothing was changed. To be run by you, if you want it:", *self.ddl]
+        return "\n".join(lines)
+
+    def json(self) -> dict[str, object]:
+        """For programs."""
+        return {"place": self.place, "missing": self.needed, "advised_indexes": self.missing.advised, "ddl": self.ddl}
+
+
+def look_at_billing(settings: Settings) -> BillingTables | None:
+    """What the billing database lacks; None if none is named. Raises `DatabaseError` or `DatabaseAwayError`."""
+    if settings.billing_database_url is None:
+        return None
+    from metering_dagster.billing.database import Database
+
+    database = Database(settings.billing_database_url)
+    try:
+        missing = database.missing()
+        return BillingTables(database.place, missing, missing.ddl(database.dialect))
+    finally:
+        database.close()
