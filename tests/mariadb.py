@@ -81,6 +81,7 @@ class PrivateServer:
         self.port = 0
         self._process: subprocess.Popen[bytes] | None = None
         # The path of a socket is at most 107 characters long, and a folder of pytest's may be longer.
+        # A server that starts removes temporary tables from its folder for them: it is not shared either.
         self._socket_folder = tempfile.mkdtemp(prefix="maria-")
 
     @property
@@ -116,8 +117,8 @@ class PrivateServer:
         needed = _program_or_skip("mariadb-install-db", "mysql_install_db")
         self.folder.mkdir(parents=True, exist_ok=True)
         done = subprocess.run(
-            [needed, "--no-defaults", f"--datadir={self.data}", "--auth-root-authentication-method=normal",
-             "--skip-test-db", *_as_user()],
+            [needed, "--no-defaults", f"--datadir={self.data}", f"--tmpdir={self._socket_folder}",
+             "--auth-root-authentication-method=normal", "--skip-test-db", *_as_user()],
             capture_output=True, check=False,
         )  # fmt: skip
         if done.returncode:
@@ -126,7 +127,8 @@ class PrivateServer:
     def _command(self, port: int) -> list[str]:
         return [
             "--no-defaults", f"--datadir={self.data}", f"--port={port}", f"--bind-address={HOST}",
-            f"--socket={self._socket_folder}/s", f"--pid-file={self.data}/pid", "--skip-name-resolve",
+            f"--socket={self._socket_folder}/s", f"--pid-file={self.data}/pid",
+            f"--tmpdir={self._socket_folder}", "--skip-name-resolve",
             "--innodb-flush-log-at-trx-commit=0", *_as_user(), *self.options,
         ]  # fmt: skip
 
