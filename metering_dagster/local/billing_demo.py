@@ -6,6 +6,7 @@ Belongs here: the order of sample, looks and runs, and whether what was reported
 Billing data goes by its database's clock, so that part of a rehearsal is always now.
 """
 
+import logging
 import os
 import shutil
 from collections.abc import Mapping, Sequence
@@ -132,6 +133,7 @@ class _Deployment:
         with dg.build_sensor_context(
             self._instance, self._cursor, definitions=self._defs, resources={"billing": self._billing}
         ) as context:
+            context.log.setLevel(logging.CRITICAL)  # or it goes in between the lines of progress
             tick = sensor.evaluate_tick(context)
         self._cursor = tick.cursor
         asked = sorted(tick.run_requests or [], key=lambda request: str(request.partition_key))
