@@ -219,7 +219,7 @@ def answer_since(
         changed_cells=len(rows),
         signals=signals_of(rows),
         detects=_detects(question),
-        does_not_detect=_does_not_detect(question, overlap, complete_until),
+        does_not_detect=_does_not_detect(question, overlap, complete_until, claims),
         complete_until=complete_until,
         repull_by_hand=_repulls(question, {day for day, _ in cells if day < question.first_day}, unstamped),
         read_at=question.now,
@@ -252,9 +252,13 @@ def _detects(question: Question) -> tuple[str, ...]:
     )
 
 
-def _does_not_detect(question: Question, overlap: timedelta, complete_until: datetime) -> tuple[str, ...]:
+def _does_not_detect(
+    question: Question, overlap: timedelta, complete_until: datetime, claims: Claims
+) -> tuple[str, ...]:
     minutes = int(overlap / timedelta(minutes=1))
+    nobody = () if claims.subscriptions else ("anything at all: no subscription is enabled",)
     return (
+        *nobody,
         f"days before {question.first_day}, which are older than the horizon of {question.horizon.days} days",
         f"rows stamped before {instant_text(question.since)}, even if they were committed later: the complete_until "
         f"of an answer, asked for as the next since, leaves {minutes} minutes for that",

@@ -6,6 +6,7 @@ is missing of tables and columns (shape).
 A password is never part of a message, nor is the URL as a whole.
 """
 
+import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -15,7 +16,7 @@ from typing import Any
 from urllib.parse import quote
 
 from sqlalchemy import URL, Connection, Engine, NullPool, create_engine, make_url, text
-from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchTableError, SQLAlchemyError
 
 from metering_dagster.billing import shape, sql
 from metering_dagster.billing.changes import Reading
@@ -52,7 +53,8 @@ class Database:
         self._url = _parsed(url)
         self._read_timeout = read_timeout
         make = _sqlite if self._is_sqlite else _mysql
-        self._engine = make(self._url, read_timeout, connect_timeout)
+        with self._parameters():
+            self._engine = make(self._url, read_timeout, connect_timeout)
 
     @property
     def _is_sqlite(self) -> bool:
@@ -103,13 +105,26 @@ class Database:
                 "BILLING_DATABASE_URL name the right one?"
             )
         try:
-            connection = self._engine.connect()
+            with self._parameters():
+                connection = self._engine.connect()
         except RuntimeError as error:  # PyMySQL's, where MySQL's own way to check a password needs another package
             raise DatabaseError(
                 f"{_capital(self.place)} cannot be connected to: {mask_text(str(error))}. {_UNTOUCHED}"
             ) from None
         with connection:
             yield connection
+
+    @contextmanager
+    def _parameters(self) -> Iterator[None]:
+        """What the driver says of the URL's parameters repeats what they hold."""
+        try:
+            yield
+        except (TypeError, ValueError):
+            names = ", ".join(sorted(self._url.query)) or "none"
+            raise SettingsError(
+                f"BILLING_DATABASE_URL has parameters that the driver does not take as they are (it has: {names}). "
+                f"{_UNTOUCHED}"
+            ) from None
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
@@ -120,6 +135,8 @@ class Database:
             raise self._in_words(error) from None
 
     def _in_words(self, error: SQLAlchemyError) -> MeteringError:
+        if isinstance(error, NoSuchTableError):
+            return self._not_as_needed(f"there is no table {error}")
         origin = error.orig if isinstance(error, DBAPIError) else None
         if isinstance(origin, sqlite3.Error):
             return self._sqlite_in_words(origin)
@@ -175,6 +192,11 @@ def _parsed(url: str) -> URL:
         raise SettingsError(f"BILLING_DATABASE_URL names {backend}, which is not supported. {_MEANT}")
     if not parsed.database or parsed.database == ":memory:" or parsed.database.startswith("file:"):
         raise SettingsError(f"BILLING_DATABASE_URL names no database. {_MEANT}")
+    # A password with an @ or a / in it is cut there: its end would be taken for a host or a database, and be shown.
+    if backend != "sqlite" and (
+        not re.fullmatch(r"[\w.:-]*", parsed.host or "") or re.search(r"[@/#?]", parsed.database)
+    ):
+        raise SettingsError(f"BILLING_DATABASE_URL cannot be told apart into its parts. {_MEANT}")
     return parsed
 
 

@@ -111,7 +111,7 @@ def look(
     moves = _Moves(dict.fromkeys(fresh.moved, Why.INGESTED), dict(fresh.newest))
     if renewed and (claims.subscriptions or before.claims):  # where nobody ever claimed anything there is no work
         why = Why.SUBSCRIPTIONS if before.claims else Why.FIRST_LOOK
-        moves.add({day: why for day in {*(sums or {}), *fresh.states} if day in horizon}, {})
+        moves.add({day: why for day in {*before.sums, *(sums or {}), *fresh.states} if day in horizon}, {})
     pending, told = _still_pending(before.pending, done, horizon)
     suspects = before.suspects | (set() if sums is None else changed_days(before.sums, sums))
     # A day whose run is still to come is compared when it has come: something might hide in between.

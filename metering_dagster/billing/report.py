@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 
-from metering_dagster.billing.cells import Amounts, Cell, CellKey, Claims, Side, Signal, states_of_days
+from metering_dagster.billing.cells import Amounts, Cell, CellKey, Claims, Side, Signal, Subscription, states_of_days
 
 _TICK = timedelta(microseconds=1)
 
@@ -109,17 +109,17 @@ def report(
 def compare(before: Sequence[Row], now: Mapping[CellKey, Cell], claims: Claims, at: datetime) -> list[Row]:
     """Each cell as it is `now` beside what was reported of it `before`, ordered by external id, then id.
 
-    `at` stands for the reading. A cell that is gone stays as a vanished one, touched in the run that missed it. Cells
-    of subscriptions that are no longer among the claims are left out.
+    `at` stands for the reading. A cell that is gone stays as a vanished one, touched in the run that missed it. So does
+    one that no subscription claims any more: whoever took it is to know that it is no longer theirs.
     """
     at = max([at, *(row.reported_at + _TICK for row in before)])
     known = {row.key: row for row in before}
     subscriptions = {one.id: one for one in claims.subscriptions}
     rows = [_present(cell, known.get(key), at) for key, cell in now.items()]
     rows += [
-        _absent(replace(row, cell=replace(row.cell, subscription=subscriptions[row.cell.subscription.id])), at)
+        _absent(_labelled(row, subscriptions.get(row.cell.subscription.id)), at)
         for key, row in known.items()
-        if key not in now and row.cell.subscription.id in subscriptions
+        if key not in now
     ]
     return sorted(rows, key=lambda row: (row.cell.subscription.external_id, row.cell.subscription.id))
 
@@ -133,6 +133,11 @@ def moved_money(rows: Iterable[Row]) -> dict[str, tuple[Decimal, Decimal]]:
                 total, gross = moved.get(currency, (Decimal(), Decimal()))
                 moved[currency] = total + by, gross + abs(by)
     return dict(sorted(moved.items()))
+
+
+def _labelled(row: Row, subscription: Subscription | None) -> Row:
+    """The row under the subscription's present name, where it is still enabled."""
+    return row if subscription is None else replace(row, cell=replace(row.cell, subscription=subscription))
 
 
 def _present(cell: Cell, before: Row | None, at: datetime) -> Row:

@@ -17,7 +17,7 @@ from metering_dagster.billing.deployment import Billing
 from metering_dagster.billing.look import Ask, Looked, look
 from metering_dagster.billing.metadata import READ_AT, STATE
 from metering_dagster.billing.reconcile import Days, Reported
-from metering_dagster.errors import ReplacedMeanwhileError
+from metering_dagster.errors import DamagedFileError, ReplacedMeanwhileError
 from metering_dagster.history import UNDER_WAY, last_materialization
 from metering_dagster.settings import Settings
 
@@ -111,11 +111,13 @@ def _reported(instance: dg.DagsterInstance, files: "DayFiles") -> Callable[[date
 def _leave_word(context: dg.SensorEvaluationContext, files: "DayFiles", looked: Looked) -> None:
     """Tell consumers how far the reports go."""
     word = heartbeat.Heartbeat(looked.memory.looked, looked.complete_until, looked.first_day, tuple(looked.waiting))
-    before = files.document(heartbeat.NAME)
     try:
+        before = files.document(heartbeat.NAME)
         files.replace_document(heartbeat.NAME, word.content(), before.generation if before else None)
     except ReplacedMeanwhileError as rival:
         context.log.warning(f"Somebody else looks as well, and has left word meanwhile: {rival}")
+    except DamagedFileError as damaged:
+        context.log.error(f"Consumers are not told how far the reports go. {damaged}")
 
 
 def _waits(looked: Looked) -> str:

@@ -170,7 +170,7 @@ def test_a_day_without_cells_is_materialised_with_a_file(sqlite_runs: Runs):
     assert list(sqlite_runs.files.generations()) == [DAY]
 
 
-def test_a_subscription_that_came_has_its_old_days_and_one_that_went_has_none(sqlite_runs: Runs):
+def test_a_subscription_that_came_has_its_old_days_and_one_that_went_is_told_to_have_vanished(sqlite_runs: Runs):
     tables = sqlite_runs.tables
     tables.subscribe(tenant("t1"))
     for scope in ("t1", "t2"):
@@ -178,8 +178,9 @@ def test_a_subscription_that_came_has_its_old_days_and_one_that_went_has_none(sq
     sqlite_runs.report(DAY)
     tables.subscribe(tenant("t2"))
     tables.run("UPDATE cmdb_billing_subscriptions SET enabled = 0 WHERE id = 't1'")
-    (row,) = sqlite_runs.report(DAY).rows
-    assert (row.cell.subscription.id, row.touched, row.amounts_before) == ("t2", True, None)
+    went, came = sqlite_runs.report(DAY).rows
+    assert (went.cell.subscription.id, went.touched, went.vanished) == ("t1", True, True)
+    assert (came.cell.subscription.id, came.touched, came.amounts_before) == ("t2", True, None)
 
 
 def test_several_currencies_and_credits_are_kept_apart(runs: Runs):
