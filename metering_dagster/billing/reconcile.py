@@ -53,7 +53,7 @@ def to_compare(
     at: datetime,
     rules: Rules,
 ) -> list[date]:
-    """The days whose turn it is, suspects first, then those not compared for the longest time.
+    """The days whose turn it is, suspects first, then those not compared for the longest time, late days first.
 
     `compared` tells when each was last compared. Those that are `busy` wait: their runs are still to come.
     """
@@ -63,8 +63,8 @@ def to_compare(
         last = compared.get(day, _NEVER)
         every = rules.recent_every if day > recent else rules.others_every
         if day not in busy and (day in suspects or at - last >= every):
-            turns.append((day not in suspects, last, day))
-    return [day for _, _, day in sorted(turns)[: rules.most_compared]]
+            turns.append((day not in suspects, last, horizon.last - day, day))
+    return [day for *_, day in sorted(turns)[: rules.most_compared]]
 
 
 def differences(

@@ -14,7 +14,9 @@ RULES = Rules()
 STAMPS_ALONE = replace(RULES, sums_every=LONG, recent_every=LONG, others_every=LONG)
 """Nothing is ever compared again: what is found is found by its stamps."""
 DAYS = [TODAY, TODAY - timedelta(days=1), TODAY - timedelta(days=9)]
-ROWS = [make(day) for day in DAYS for make in (daily, fact)] + [fact(TODAY, group="RG"), fact(TODAY, "t2", None)]
+ROWS = [daily(DAYS[0]), fact(DAYS[0]), fact(DAYS[0], group="RG"), fact(DAYS[1], "t2", None), daily(DAYS[2])]
+SECOND, MINUTE, HOUR = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1)
+WAITS = [SECOND / 10, SECOND, 30 * SECOND, 61 * SECOND, 2 * MINUTE, 6 * MINUTE, 17 * MINUTE, 31 * MINUTE, 50 * MINUTE]
 
 
 @dataclass(frozen=True)
@@ -33,31 +35,36 @@ class Delete:
 
 
 @dataclass(frozen=True)
-class Pass:
-    time: timedelta
-
-
-@dataclass(frozen=True)
 class Look:
-    """A look, and what becomes of the runs that it asks for."""
+    """Time that passes, a look, and what becomes of the runs that it asks for."""
 
+    after: timedelta
     fate: str
 
 
-def histories(open_for: timedelta, *more: st.SearchStrategy[object]) -> st.SearchStrategy[list[object]]:
-    rows = st.lists(st.sampled_from(ROWS), min_size=1, max_size=3, unique=True).map(tuple)
-    return st.lists(
-        st.one_of(
-            st.builds(Ingest, rows, st.timedeltas(timedelta(0), open_for)),
-            st.builds(Ingest, rows, ahead=st.sampled_from([timedelta(seconds=1), timedelta(hours=2)])),
-            st.builds(Pass, st.timedeltas(timedelta(0), timedelta(minutes=40))),
-            st.builds(Pass, st.timedeltas(timedelta(0), timedelta(seconds=90))),
-            st.builds(Look, st.sampled_from(["through", "through", "slow", "failed", "lost"])),
-            *more,
-        ),
-        min_size=1,
-        max_size=30,
+@st.composite
+def histories(draw: st.DrawFn, open_for: list[timedelta], deletions: bool = False) -> list[object]:
+    """Looks, and what happens between them."""
+    rows = st.lists(st.sampled_from(ROWS), min_size=1, max_size=2, unique=True).map(tuple)
+    ingest = st.one_of(
+        st.builds(Ingest, rows, st.sampled_from([timedelta(0), *open_for])),
+        st.builds(Ingest, rows, ahead=st.sampled_from([timedelta(0), SECOND, 2 * HOUR])),
     )
+    fates = st.sampled_from(["through", "through", "slow", "failed", "lost"])
+    history: list[object] = []
+    for _ in range(draw(st.integers(4, 14))):
+        history += draw(st.lists(ingest | st.builds(Delete, rows) if deletions else ingest, max_size=2))
+        history.append(Look(draw(st.sampled_from(WAITS)), draw(fates)))
+    return history
+
+
+@dataclass(frozen=True)
+class Committed:
+    """A row that was ingested."""
+
+    day: date
+    stamp: datetime
+    at: datetime
 
 
 @dataclass
@@ -69,11 +76,13 @@ class World:
     database: Imaginary = field(default_factory=Imaginary)
     open: list[tuple[datetime, tuple[Row, ...], datetime]] = field(default_factory=list)
     slow: list[tuple[datetime, date]] = field(default_factory=list)
-    committed: list[tuple[date, datetime]] = field(default_factory=list)
+    committed: list[Committed] = field(default_factory=list)
     ingests: int = 0
+    longer_than_the_overlap: bool = False
+    """Whether transactions may be; then nobody says that all of them are complete."""
 
     def __post_init__(self) -> None:
-        self.database.ingest(*ROWS[:3])
+        self.database.ingest(*ROWS[:4], stamp=self.database.now - timedelta(days=2))
         self.watcher = Watcher(self.database, self.rules)
         self.watcher.settle()
 
@@ -83,11 +92,9 @@ class World:
             self.passes(timedelta(0))
         elif isinstance(event, Delete):
             for row in event.rows:
-                if self.database.rows.pop(row, None):
-                    self.committed.append((row.day, self.database.now))
-        elif isinstance(event, Pass):
-            self.passes(event.time)
+                self.database.rows.pop(row, None)
         elif isinstance(event, Look):
+            self.passes(event.after)
             self.looks(event.fate)
 
     def stamp(self, ahead: timedelta) -> datetime:
@@ -108,20 +115,24 @@ class World:
         self.database.now = until
 
     def looks(self, fate: str) -> None:
-        asked = self.watcher.asks()
-        for day in asked:
-            assert day not in self.watcher.under_way, "no run is asked for beside another one of its day"
+        looked = self.watcher.look()
+        asked = [ask.day for ask in looked.asked]
+        assert not {*asked} & {*self.watcher.under_way}, "no run is asked for beside another one of its day"
+        until = None if self.longer_than_the_overlap else looked.complete_until
+        assert until is None or [one for one in self.unread() if one.stamp < until] == [], (
+            "it says complete, and is not"
+        )
         if fate == "through":
             self.watcher.run(*asked)
         elif fate == "slow":
-            self.slow += [(self.database.now + timedelta(minutes=3), day) for day in asked]
+            self.slow += [(self.database.now + 3 * MINUTE, day) for day in asked]
             self.watcher.under_way += asked
 
     def _commit(self, one: tuple[datetime, tuple[Row, ...], datetime]) -> None:
         self.open.remove(one)
         _, rows, stamp = one
         self.database.ingest(*rows, stamp=stamp)
-        self.committed += [(row.day, self.database.now) for row in rows]
+        self.committed += [Committed(row.day, stamp, self.database.now) for row in rows]
 
     def _run(self, one: tuple[datetime, date]) -> None:
         self.slow.remove(one)
@@ -130,18 +141,18 @@ class World:
 
     def ends(self) -> None:
         """All transactions commit, all runs end; then it is looked until there is nothing more to be done."""
-        self.passes(timedelta(hours=2, minutes=10))
+        self.passes(2 * HOUR + 10 * MINUTE)
         self.watcher.settle()
         self.watcher.settle()
 
-    def unread(self) -> list[tuple[date, datetime]]:
+    def unread(self) -> list[Committed]:
         """What was committed and not read since."""
-        return [(day, at) for day, at in self.committed
-                if not any(ran == day and read >= at for ran, read in self.watcher.runs)]  # fmt: skip
+        return [one for one in self.committed
+                if not any(ran == one.day and read >= one.at for ran, read in self.watcher.runs)]  # fmt: skip
 
 
-@settings(max_examples=300, deadline=None)
-@given(histories(RULES.overlap - timedelta(seconds=1)))
+@settings(max_examples=400, deadline=None)
+@given(histories([SECOND, 20 * MINUTE, RULES.overlap - SECOND]))
 def test_every_ingest_is_read_by_a_run_after_it(history):
     world = World(STAMPS_ALONE)
     for event in history:
@@ -151,7 +162,7 @@ def test_every_ingest_is_read_by_a_run_after_it(history):
 
 
 @settings(max_examples=300, deadline=None)
-@given(histories(RULES.settle - timedelta(seconds=1)))
+@given(histories([SECOND / 2, RULES.settle - SECOND]))
 def test_every_ingest_is_read_by_a_run_after_it_where_stamps_have_whole_seconds(history):
     world = World(STAMPS_ALONE, whole_seconds=True)
     for event in history:
@@ -161,18 +172,15 @@ def test_every_ingest_is_read_by_a_run_after_it_where_stamps_have_whole_seconds(
 
 
 @settings(max_examples=200, deadline=None)
-@given(histories(
-    timedelta(hours=5),
-    st.builds(Delete, st.lists(st.sampled_from(ROWS), min_size=1, max_size=3, unique=True).map(tuple)),
-))  # fmt: skip
+@given(histories([RULES.overlap + 20 * MINUTE, 5 * HOUR], deletions=True))
 def test_what_stamps_do_not_tell_is_found_within_a_day(history):
-    world = World()
+    world = World(longer_than_the_overlap=True)
     for event in history:
         world.live(event)
-    world.passes(timedelta(hours=5))
+    world.passes(5 * HOUR)
     for _ in range(5):
         world.watcher.settle()
-        world.passes(timedelta(hours=6))
+        world.passes(6 * HOUR)
     for day in DAYS:
         known = world.watcher.reported.get(day)
         again = Watcher(world.database)
