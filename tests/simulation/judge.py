@@ -243,21 +243,15 @@ class Judge:
             raise Violation("a", f"{errand.name} committed a group that it never read from the table", group)
         if counted is None:
             raise Violation("c", f"{errand.name} committed a group and did not remember what it counted", group)
-        due = {
-            row.second: found for row in group.rows.values()
-            if row.second is not None and (found := row.content(read_at)) is not None
-        }  # fmt: skip
         stated = {
             int(second): Decimal(text)
             for second, text, _ in json.loads(zlib.decompress(bytes(counted["counted"]["B"])))
         }
-        if stated != {second: found[0] for second, found in due.items()}:
-            missing = {second: str(found[0]) for second, found in due.items() if stated.get(second) != found[0]}
-            raise Violation("a", f"{errand.name} counted {len(stated)} rows; not as they stood: {missing}", group)
+        due = _due(errand, group, read_at, stated)
         if sum(stated.values()) != quantity:
             raise Violation("a", f"{errand.name} committed {quantity}; its rows sum to {sum(stated.values())}", group)
         group.commit = Commit(now, errand.name, quantity, due)
-        self._was_due(errand, group, read_at, quantity)
+        self._was_due(errand, group, read_at[1], quantity)
 
     def _was_due(self, errand: Errand, group: GroupBook, read_at: float, quantity: Decimal) -> None:
         """A held group, and one that sums to zero, go at their last call only."""
@@ -298,6 +292,26 @@ class Judge:
                 raise Violation("e", f"{errand.name} closed a flush window before its end")
         if status == "inactive" and ("deprovisioningPendingFlag" in after or expiry is not None):
             raise Violation("e", f"{errand.name} left the marks of a window on an inactive licence")
+
+
+def _due(
+    errand: Errand, group: GroupBook, read_at: tuple[float, float], stated: Mapping[int, Decimal]
+) -> dict[int, tuple[Decimal, str]]:
+    """What a commit had to count: all that stood there as it read; what changed between two pages, either way."""
+    due: dict[int, tuple[Decimal, str]] = {}
+    for row in group.rows.values():
+        if row.second is None:
+            continue
+        first, last = row.content(read_at[0]), row.content(read_at[1])
+        fitting = [found for found in (last, first) if (found[0] if found else None) == stated.get(row.second)]
+        if not fitting:
+            words = f"{stated.get(row.second)} at second {row.second}, where {first} stood as it was read"
+            raise Violation("a", f"{errand.name} counted {words}", group)
+        if fitting[0] is not None:
+            due[row.second] = fitting[0]
+    if set(stated) - set(due):
+        raise Violation("a", f"{errand.name} counted seconds in which nobody wrote: {set(stated) - set(due)}", group)
+    return due
 
 
 def _text(item: Mapping[str, Any] | None, name: str) -> str | None:

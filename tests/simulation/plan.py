@@ -105,7 +105,7 @@ def draw(seed: int) -> Plan:
         found = []
         for _ in range(chance.randint(0, most)):
             begin = since + chance.uniform(0, busy)
-            found.append((begin, begin + chance.uniform(shortest, longest) * HOUR))
+            found.append((begin, min(begin + chance.uniform(shortest, longest) * HOUR, since + busy + 4 * HOUR)))
         return found
 
     return Plan(

@@ -58,9 +58,9 @@ class Shop:
         timestamp: str | None = None,
         sort_key: str | None = None,
         allocations: Sequence[Mapping[str, Any]] | None = None,
-        **attributes: Any,
+        instead: Mapping[str, Any] | None = None,
     ) -> None:
-        """A raw row, whatever stood there."""
+        """A raw row, whatever stood there; `instead`: attributes that contradict the key."""
         stamp = timestamp or f"{bucket}:{second // 60:02d}:{second % 60:02d}"
         key = sort_key or f"{buyer.account}#{dimension}#{stamp}"
         where = bucket if filed == "" else filed
@@ -71,7 +71,7 @@ class Shop:
             "dimension": {"S": dimension},
             "timestamp": {"S": stamp},
             "createdAt": {"S": "2026-01-01T00:00:00Z"},
-            **attributes,
+            **(instead or {}),
         }
         if quantity is not None:
             item["quantity"] = dict(quantity)
@@ -282,8 +282,8 @@ class Sellers:
         elif kind == "mismatch":
             second = chance.randrange(3600)
             self._at(written, lambda: self.shop.put_row(
-                buyer, dimension, bucket, second, {"N": "1"}, fault="SortKeyMismatch", timestamp=None,
-                **{"dimension": {"S": "another"}}) if self._is_free(buyer, dimension, bucket, second) else None)  # fmt: skip
+                buyer, dimension, bucket, second, {"N": "1"}, fault="SortKeyMismatch",
+                instead={"dimension": {"S": "another"}}) if self._is_free(buyer, dimension, bucket, second) else None)  # fmt: skip
         else:
             stamp = f"{bucket}:61:00"
             self._at(written, lambda: self.shop.put_row(

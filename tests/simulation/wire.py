@@ -32,8 +32,8 @@ class Errand:
     troubles: list[str] = field(default_factory=list)
     """Faults that the product saw, whatever it made of them."""
     process: Process | None = None
-    reads: dict[tuple[str, str], float] = field(default_factory=dict)
-    """When it last read a group (licence, prefix) from the table itself."""
+    reads: dict[tuple[str, str], tuple[float, float]] = field(default_factory=dict)
+    """When it last read a group (licence, prefix) from the table itself: its first page, and its last."""
 
 
 class Observer(Protocol):
