@@ -7,17 +7,15 @@ before. No value that an op hands on names a buyer.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from typing import TYPE_CHECKING
 
 import dagster as dg
 from pydantic import Field
 
 from metering_dagster import hours
-from metering_dagster.errors import LeftPendingError, MeteringError
+from metering_dagster.errors import MeteringError
 from metering_dagster.ledger.entries import Standing
-from metering_dagster.metering import checks, metadata
-from metering_dagster.metering.guard import refuse_open_hour
+from metering_dagster.metering import checks, metadata, visit
 from metering_dagster.metering.step_ledger import Telling, ledger_file, standing_so_far
 from metering_dagster.metering.windows import Whose
 from metering_dagster.settings import Mode
@@ -25,7 +23,7 @@ from metering_dagster.settings import Mode
 if TYPE_CHECKING:
     from metering_dagster.metering.deployment import Deployment
     from metering_dagster.metering.submission import Submission
-    from metering_dagster.metering.tables import Slice, Tables
+    from metering_dagster.metering.tables import Slice
 
 
 class HourConfig(dg.Config):
@@ -157,20 +155,9 @@ def aggregate_groups(context: dg.OpExecutionContext, config: HourConfig, hour: s
             # Nobody looks at the hour's checks before its own run, which may come hours after the flush.
             context.log_event(checks.late_in_flush(hour, done))  # type: ignore[arg-type]  # it does take one
         shown = metadata.of_aggregation(deployment.mode, done)
-        if done.unsettled:
-            raise dg.Failure(
-                f"{len(done.unsettled)} groups of {hour} are still pending: their rows changed each time they were "
-                f"read, or DynamoDB refuses an item of theirs. The first: {done.unsettled[0]}. Everything else was "
-                "done; run the hour again.",
-                metadata=shown,
-            )
-        if done.hidden:
-            raise dg.Failure(
-                f"{len(done.hidden)} groups of {hour} were committed, but the index metering_pending of the aggregated "
-                f"table does not show them yet, the first: {done.hidden[0]}. Submitting now would miss them: run the "
-                "hour again.",
-                metadata=shown,
-            )
+        unfinished = visit.not_folded(hour, done)
+        if unfinished is not None:
+            raise dg.Failure(str(unfinished), metadata=shown)
         yield dg.Output(None, "result", metadata=shown)
 
 
@@ -253,11 +240,13 @@ def record_submissions(context: dg.OpExecutionContext, submitted: Submitted, lic
             yield from _observe(context, deployment, submitted)
             return
         now = deployment.settings.now()
-        pending = tables.usage.count_pending(hour), _still_pending(tables, hour)
+        pending = tables.usage.count_pending(hour), visit.still_pending(tables, hour)
         standing = standing_so_far(context, deployment, hour)
         yield from checks.of_submission(hours.closes_at(hours.parse_bucket(hour), now), submission, standing, pending)
         shown = metadata.of_submission(submitted.mode, submission, standing, pending, submitted.ledger)
-        failure = left_pending(submitted, now) or (arrived_meanwhile(hour, pending[1]) if tables.writes else None)
+        failure = visit.left_pending(hour, submission, now)
+        if failure is None and tables.writes:
+            failure = visit.arrived_meanwhile(hour, pending[1])
         if failure is not None:
             # This step alone, run again, would only say it again.
             raise dg.Failure(str(failure), metadata=shown, allow_retries=False)
@@ -271,48 +260,10 @@ def _observe(context: dg.OpExecutionContext, deployment: "Deployment", submitted
     pending = pending_of(deployment.tables, _part(context, deployment, submitted.hour, Whose.DEPROVISIONING))
     shown = metadata.of_submission(submitted.mode, submitted.submission, Standing(), pending, submitted.ledger)
     context.log_event(dg.AssetObservation("metered_usage", partition=submitted.hour, metadata=shown))
-    failure = left_pending(submitted, deployment.settings.now())
+    failure = visit.left_pending(submitted.hour, submitted.submission, deployment.settings.now())
     if failure is not None:
         raise dg.Failure(str(failure), metadata=shown, allow_retries=False)
     yield dg.Output(None, "result", metadata=shown)
-
-
-def _still_pending(tables: "Tables", hour: str) -> int:
-    """Aggregates of the hour that are pending by the table itself: the index may still show what has just ended."""
-    return sum(1 for _ in tables.aggregated.pending(hour)) if tables.aggregated.count_pending(hour) else 0
-
-
-def arrived_meanwhile(hour: str, aggregates: int) -> LeftPendingError | None:
-    """In words, that aggregates are pending though everything that was found was sent; None if none are."""
-    if not aggregates:
-        return None
-    return LeftPendingError(
-        f"{aggregates} aggregates of {hour} are pending though everything found was sent: they arrived, or were "
-        "written again, during the run. Of one written again the first quantity is billed. The next tick sends them."
-    )
-
-
-def left_pending(submitted: Submitted, now: datetime) -> LeftPendingError | None:
-    """In words, what a submission left undone; None if nothing."""
-    submission = submitted.submission
-    if not submission.left:
-        return None
-    reasons = "; ".join(f"{count} because {why}" for why, count in submission.left.most_common(5))
-    billed = submission.by_status.get("Success", 0)
-    done = f"{billed} records were billed in this run, and nothing was rejected for this."
-    if submission.caller is not None:
-        what = (
-            f"AWS refuses the caller of aws-marketplace:BatchMeterUsage in {submission.where}. Allow the action, renew "
-            "the credentials, or run in a Region that offers the API; then run the hour again."
-        )
-    elif any("InvalidProductCodeException" in why for why in submission.left):
-        what = "They stay pending: set the product's code right in the subscribers table, then run the hour again."
-    else:
-        what = "They stay pending; the next tick sends them again."
-    return LeftPendingError(
-        f"{submission.left.total()} records of {submitted.hour} are left: {reasons}. {done} {what} "
-        f"The hour's window closes at {hours.closes_at(hours.parse_bucket(submitted.hour), now):%Y-%m-%dT%H:%MZ}."
-    )
 
 
 def _deployment(context: dg.OpExecutionContext) -> "Deployment":
@@ -324,41 +275,19 @@ def _deployment(context: dg.OpExecutionContext) -> "Deployment":
 def _visit(
     context: dg.OpExecutionContext, config: HourConfig, hour: str, licences: Whose
 ) -> tuple["Deployment", "Slice", str | None]:
-    """What a step works with, if the hour may be metered; and, of one past its window, why nothing is to be done.
-
-    A flush knows no lock.
-    """
+    """What a step works with, if the hour may be metered; and, of one past its window, why nothing is to be done."""
     deployment = _deployment(context)
-    if licences is Whose.EVERYBODY:
-        settings = deployment.settings
-        start = hours.parse_bucket(hour)
-        refuse_open_hour(start, settings.now(), settings.lock_hours, ignore_lock=config.ignore_lock)
-    part = _part(context, deployment, hour, licences)
-    return deployment, part, _closed_hour(deployment, part)
+    beginning = visit.begin(deployment, hour, licences, ignore_lock=config.ignore_lock)
+    _warn(context, beginning.unknown)
+    return deployment, beginning.part, beginning.closed
 
 
 def _part(context: dg.OpExecutionContext, deployment: "Deployment", hour: str, licences: Whose) -> "Slice":
     part, unknown = deployment.slice_of(hours.parse_bucket(hour), licences)
-    if unknown:
-        context.log.warning(f"Which licences are deprovisioning is not known. {unknown}")
+    _warn(context, unknown)
     return part
 
 
-def _closed_hour(deployment: "Deployment", part: "Slice") -> str | None:
-    """Why an hour past its window is left alone, in words; None for a billable one.
-
-    Where something is still pending in it, that is a failure: only the age-out may end it.
-    """
-    now = deployment.settings.now()
-    if hours.is_billable(part.hour, now):
-        return None
-    tables = deployment.tables
-    rows, aggregates = tables.usage.count_pending(part.bucket), tables.aggregated.count_pending(part.bucket)
-    closed = f"{hours.closes_at(part.hour, now):%Y-%m-%dT%H:%MZ}"
-    words = f"{part.bucket} can no longer be billed: its window closed at {closed}."
-    if rows or aggregates:
-        raise LeftPendingError(
-            f"{words} {rows} raw rows and {aggregates} aggregates are still pending in it and were left alone: "
-            "the age-out ends them, nothing can bill them."
-        )
-    return f"{words} Nothing is pending in it, and nothing was touched."
+def _warn(context: dg.OpExecutionContext, unknown: str | None) -> None:
+    if unknown:
+        context.log.warning(f"Which licences are deprovisioning is not known. {unknown}")

@@ -1,0 +1,112 @@
+"""One visit of an hour: may it begin, and what has it left undone (no Dagster).
+
+Belongs here: the guards before the steps of a visit, and in words why one is not through. Does not: the steps
+(discovery, aggregation, submission), what a person sees of them (ops).
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from metering_dagster import hours
+from metering_dagster.errors import LeftPendingError
+from metering_dagster.metering.guard import refuse_open_hour
+from metering_dagster.metering.windows import Whose
+
+if TYPE_CHECKING:
+    from metering_dagster.metering.aggregation import Aggregation
+    from metering_dagster.metering.deployment import Deployment
+    from metering_dagster.metering.submission import Submission
+    from metering_dagster.metering.tables import Slice, Tables
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """What a step works with."""
+
+    part: "Slice"
+    unknown: str | None
+    """Why it is not known which licences are deprovisioning, if it is not."""
+    closed: str | None
+    """Of an hour that is past its window: why nothing is to be done."""
+
+
+def begin(deployment: "Deployment", bucket: str, whose: Whose, *, ignore_lock: bool = False) -> Beginning:
+    """The slice of this hour; `HourRefusedError` where it must not be metered yet. A flush knows no lock."""
+    settings, hour = deployment.settings, hours.parse_bucket(bucket)
+    if whose is Whose.EVERYBODY:
+        refuse_open_hour(hour, settings.now(), settings.lock_hours, ignore_lock=ignore_lock)
+    part, unknown = deployment.slice_of(hour, whose)
+    return Beginning(part, unknown, closed_hour(deployment.tables, part, settings.now()))
+
+
+def closed_hour(tables: "Tables", part: "Slice", now: datetime) -> str | None:
+    """Why an hour past its window is left alone, in words; None for a billable one.
+
+    Where something is still pending in it, that is a failure: only the age-out may end it.
+    """
+    if hours.is_billable(part.hour, now):
+        return None
+    rows, aggregates = tables.usage.count_pending(part.bucket), tables.aggregated.count_pending(part.bucket)
+    closed = f"{hours.closes_at(part.hour, now):%Y-%m-%dT%H:%MZ}"
+    words = f"{part.bucket} can no longer be billed: its window closed at {closed}."
+    if rows or aggregates:
+        raise LeftPendingError(
+            f"{words} {rows} raw rows and {aggregates} aggregates are still pending in it and were left alone: "
+            "the age-out ends them, nothing can bill them."
+        )
+    return f"{words} Nothing is pending in it, and nothing was touched."
+
+
+def not_folded(bucket: str, done: "Aggregation") -> LeftPendingError | None:
+    """In words, why a fold of the hour is not through, so that nothing may be submitted on it; None if it is."""
+    if done.unsettled:
+        return LeftPendingError(
+            f"{len(done.unsettled)} groups of {bucket} are still pending: their rows changed each time they were "
+            f"read, or DynamoDB refuses an item of theirs. The first: {done.unsettled[0]}. Everything else was "
+            "done; run the hour again."
+        )
+    if done.hidden:
+        return LeftPendingError(
+            f"{len(done.hidden)} groups of {bucket} were committed, but the index metering_pending of the aggregated "
+            f"table does not show them yet, the first: {done.hidden[0]}. Submitting now would miss them: run the "
+            "hour again."
+        )
+    return None
+
+
+def still_pending(tables: "Tables", bucket: str) -> int:
+    """Aggregates of the hour that are pending by the table itself: the index may still show what has just ended."""
+    return sum(1 for _ in tables.aggregated.pending(bucket)) if tables.aggregated.count_pending(bucket) else 0
+
+
+def arrived_meanwhile(bucket: str, aggregates: int) -> LeftPendingError | None:
+    """In words, that aggregates are pending though everything that was found was sent; None if none are."""
+    if not aggregates:
+        return None
+    return LeftPendingError(
+        f"{aggregates} aggregates of {bucket} are pending though everything found was sent: they arrived, or were "
+        "written again, during the run. Of one written again the first quantity is billed. The next tick sends them."
+    )
+
+
+def left_pending(bucket: str, submission: "Submission", now: datetime) -> LeftPendingError | None:
+    """In words, what a submission left undone; None if nothing."""
+    if not submission.left:
+        return None
+    reasons = "; ".join(f"{count} because {why}" for why, count in submission.left.most_common(5))
+    billed = submission.by_status.get("Success", 0)
+    done = f"{billed} records were billed in this run, and nothing was rejected for this."
+    if submission.caller is not None:
+        what = (
+            f"AWS refuses the caller of aws-marketplace:BatchMeterUsage in {submission.where}. Allow the action, renew "
+            "the credentials, or run in a Region that offers the API; then run the hour again."
+        )
+    elif any("InvalidProductCodeException" in why for why in submission.left):
+        what = "They stay pending: set the product's code right in the subscribers table, then run the hour again."
+    else:
+        what = "They stay pending; the next tick sends them again."
+    return LeftPendingError(
+        f"{submission.left.total()} records of {bucket} are left: {reasons}. {done} {what} "
+        f"The hour's window closes at {hours.closes_at(hours.parse_bucket(bucket), now):%Y-%m-%dT%H:%MZ}."
+    )

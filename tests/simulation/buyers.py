@@ -1,0 +1,133 @@
+"""Buyers: who they are, when their licences end, and the events that tell of it, late, doubled and out of order.
+
+Belongs here: the marketplace's side of a licence's life. Does not: what the pipeline makes of events (judge checks it).
+"""
+
+import json
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from tests.simulation.kernel import Kernel
+from tests.simulation.memory import MemoryMarketplace, MemoryQueues
+from tests.simulation.plan import HOUR, Plan
+from tests.simulation.sellers import DIMENSIONS, Buyer
+
+QUEUE = "events"
+_DEAD = "dead-letters"
+UPDATED, DEPROVISIONED = "License Updated", "License Deprovisioned"
+
+
+@dataclass
+class Ending:
+    """The end of one licence."""
+
+    at: float
+    """When it was deprovisioned: the earliest time that an event states."""
+    stated: set[float] = field(default_factory=set)
+    """All times that events state."""
+
+
+def some_buyers(chance: random.Random) -> list[Buyer]:
+    """Licences of two products, one of which two accounts share; one whose product is not known; a legacy customer."""
+    numbers = chance.sample(range(100000, 999999), 8)
+    arns = [f"arn:aws:license-manager::{number}654321:license:l-{number:032x}" for number in numbers[:6]]
+    products = ["prod-a", "prod-a", "prod-b", "prod-b", "prod-default", "prod-a"]
+    buyers = [
+        Buyer(arn, f"{number}{number}", product) for arn, number, product in zip(arns, numbers, products, strict=False)
+    ]
+    buyers.append(Buyer(arns[0], f"{numbers[6]}{numbers[6]}", "prod-a"))
+    legacy = f"{numbers[7]}{numbers[7]}"
+    return [*buyers, Buyer("legacyproductcode1", legacy, None), Buyer("legacyproductcode2", legacy, None, "customer-7")]
+
+
+class Market:
+    """Tells the service and the queue what happens to licences."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        plan: Plan,
+        chance: random.Random,
+        queues: MemoryQueues,
+        service: MemoryMarketplace,
+        buyers: Sequence[Buyer],
+    ) -> None:
+        self.kernel, self.plan, self.chance = kernel, plan, chance
+        self.queues, self.service, self.buyers = queues, service, buyers
+        self.endings: dict[tuple[str, str], Ending] = {}
+        self.unsubscribed: set[str] = set()
+
+    def begin(self) -> None:
+        """Plan all that happens to licences."""
+        dead = self.queues.create(_DEAD)
+        assert dead
+        policy = {"deadLetterTargetArn": f"arn:aws:sqs:us-east-1:000000000000:{_DEAD}", "maxReceiveCount": "20"}
+        self.queues.create(QUEUE, VisibilityTimeout="300", RedrivePolicy=json.dumps(policy))
+        licences = {buyer.licence: buyer.product for buyer in self.buyers if not buyer.is_legacy}
+        if self.chance.random() < 0.3:
+            self.unsubscribed = {self.chance.choice([b for b in self.buyers if not b.is_legacy]).account}
+        self.service.configure(
+            licenses=licences, dimensions=sorted(DIMENSIONS), unsubscribed=sorted(self.unsubscribed)
+        )
+        start = self.plan.start.timestamp()
+        for buyer in self.buyers:
+            if not buyer.is_legacy and buyer.product != "prod-default":
+                self._send(UPDATED, start - 60, start - 50, buyer)
+        if "ends" in self.plan.quiet:
+            return
+        # A licence that two accounts share never ends here: the service knows one end for both.
+        shared = self.buyers[0].licence
+        alone = [b for b in self.buyers if not b.is_legacy and b.licence != shared]
+        for buyer in self.chance.sample(alone, self.chance.randint(1, 4)):
+            self._end(buyer, start + self.chance.uniform(3, self.plan.hours) * HOUR)
+        for _ in range(2):
+            self._put("no event at all" if self.chance.random() < 0.5 else json.dumps({"detail-type": UPDATED}), start)
+
+    def _end(self, buyer: Buyer, at: float) -> None:
+        chance = self.chance
+        at = float(int(at))
+        ending = self.endings[buyer.licence, buyer.account] = Ending(at, {at})
+
+        def deprovision() -> None:
+            known = {arn: datetime.fromtimestamp(e.at, UTC) for (arn, _), e in self.endings.items()
+                     if e.at <= self.kernel.now}  # fmt: skip
+            self.service.configure(deprovisioned=known)
+
+        self.kernel.schedule(at, deprovision)
+        delay = chance.choice((chance.uniform(1, 60), chance.uniform(1, 600), chance.uniform(600, 2 * HOUR)))
+        self._send(DEPROVISIONED, at, at + delay, buyer)
+        for _ in range(chance.randint(0, 2)):  # the same event again
+            self._send(DEPROVISIONED, at, at + chance.uniform(1, 3 * HOUR), buyer)
+        if chance.random() < 0.5:  # another one, which states a later time
+            later = float(int(at + chance.uniform(1, 50 * 60)))
+            ending.stated.add(later)
+            self._send(DEPROVISIONED, later, later + chance.uniform(1, 1200), buyer)
+        for _ in range(chance.randint(0, 2)):  # an update from before or after, which must not revive it
+            told = at + chance.uniform(-HOUR, HOUR)
+            self._send(UPDATED, told, max(told, at) + chance.uniform(1, 3 * HOUR), buyer)
+        if chance.random() < 0.4:
+            self._send("Purchase Agreement Ended", at, at + chance.uniform(1, HOUR), buyer)
+
+    def _send(self, kind: str, time: float, arrives: float, buyer: Buyer) -> None:
+        chance = self.chance
+        arn = buyer.licence.removeprefix("arn:") if chance.random() < 0.1 else buyer.licence
+        detail: dict[str, Any] = {
+            "acceptor": {"accountId": buyer.account},
+            "agreement": {"id": f"agmt-{buyer.licence[-12:]}-{buyer.account[-4:]}"},
+            "license": {"arn": arn},
+            "product": {"code": buyer.product},
+        }
+        if kind.startswith("Purchase"):
+            del detail["license"]
+        content = {
+            "detail-type": f"{kind} - {chance.choice(('Manufacturer', 'Proposer'))}",
+            "time": f"{datetime.fromtimestamp(int(time), UTC):%Y-%m-%dT%H:%M:%SZ}",
+            "detail": detail,
+        }
+        self._put(json.dumps(content), arrives)
+
+    def _put(self, body: str, arrives: float) -> None:
+        self.kernel.schedule(arrives, lambda: self.queues.send(QUEUE, body))

@@ -1,0 +1,262 @@
+"""What was lost, and whether that is excused: invariants (b), (c), (d), (e), where a whole window has to be looked at.
+
+Belongs here: which chances usage had, what a run left behind that said it was through, the sums at the end. Does not:
+single changes (judge), single calls (calls).
+
+A chance is a tick that looked while the usage was there for everybody to see. Usage that had a chance which nothing
+disturbed and ends unbilled all the same is a violation; usage that had none is lost, and it is said why.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+from tests.simulation.books import Books, GroupBook, Row, Version, bucket_of, closes, closes_for_good, is_billable
+from tests.simulation.books import is_last_call, moment, opens
+from tests.simulation.buyers import Market
+from tests.simulation.daemon import Daemon, Run, Tick
+from tests.simulation.judge import Judge, Violation
+from tests.simulation.kernel import Kernel
+from tests.simulation.memory import MemoryDynamoDB, MemoryMarketplace
+from tests.simulation.plan import HOUR, Plan
+from tests.simulation.sellers import AGGREGATED, USAGE
+
+_VISIBLE = 61.0
+"""After so many seconds every index shows what was written."""
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Usage that could not be billed, and why."""
+
+    group: GroupBook
+    quantity: Decimal
+    why: str
+
+
+class Losses:
+    """Looks back over windows and runs."""
+
+    def __init__(
+        self, kernel: Kernel, plan: Plan, books: Books, judge: Judge, market: Market, marketplace: MemoryMarketplace
+    ) -> None:
+        self.kernel, self.plan, self.books, self.judge, self.market = kernel, plan, books, judge, market
+        self.marketplace = marketplace
+        self.daemon: Daemon | None = None
+        self.lost: list[Loss] = []
+
+    def begin(self) -> None:
+        """Look at every licence once its window is over."""
+        for buyer, ending in self.market.endings.items():
+            self.kernel.schedule(ending.at + 3 * HOUR, lambda buyer=buyer: self._after_the_end(buyer))  # type: ignore[misc]
+
+    # (d)
+
+    def expired(self, group: GroupBook, since: float, quantity: Decimal, *, record: bool) -> None:
+        """Usage of a group ends unbilled, which was there since then: had it a chance?"""
+        assert self.daemon is not None
+        bucket = group.name[3]
+        start = max(since + _VISIBLE, opens(bucket, self.plan.lock))
+        seen = [tick for tick in self.daemon.ticks.get(bucket, []) if tick.at >= start]
+        disturbed = 0
+        for tick in seen:
+            if not record and self._waits(group, tick.at):
+                continue
+            if not tick.asked:
+                if _is_no_answer(tick.reason):
+                    continue
+                words = f"the tick at {moment(tick.at)} saw nothing to do: {tick.reason}"
+                raise Violation("d", f"usage ended unbilled though it was there when {words}", group)
+            run = tick.run
+            if run is not None and run.is_undisturbed and run.ended and is_billable(bucket, run.ended):
+                words = f"the run of {moment(run.started or 0)} took its hour through undisturbed: {run.failure}"
+                raise Violation("d", f"usage ended unbilled though {words}", group)
+            disturbed += 1
+        self.lost.append(Loss(group, quantity, self._why(bucket, start, disturbed)))
+
+    def _waits(self, group: GroupBook, at: float) -> bool:
+        """Whether the group was held, or summed to zero, and was not at its last call."""
+        if is_last_call(group.name[3], at):
+            return False
+        return group.is_held(at) or group.good_sum(at) == 0
+
+    def _why(self, bucket: str, start: float, disturbed: int) -> str:
+        end = closes(bucket)
+        if disturbed:
+            spans = [*self.plan.down, *self.plan.locked_out]
+            if any(since <= max(start, end - 22 * HOUR) and until >= end - HOUR for since, until in spans):
+                return "the metering service was away"
+            return "every run was disturbed"
+        if any(since < end and until > start for since, until in self.plan.away):
+            return "the system was away"
+        return "it came too late, or was held, and no tick was left"
+
+    # A run that says it is through.
+
+    def over(self, run: Run) -> None:
+        """A run has ended by itself; an hour that it took through has nothing left that it could have billed."""
+        if run.job != "meter_hour" or run.result != "ok" or run.bucket is None or run.doing is None:
+            return
+        now, start = self.kernel.now, run.started or 0.0
+        if not is_billable(run.bucket, now):
+            return
+        seen = start - _VISIBLE
+        for group in self.books.by_hour.get(run.bucket, []):
+            submitted = max([*(at for at, _, _ in group.direct), *([group.commit.at] if group.commit else [])], default=None)
+            if submitted is not None and group.status is None and submitted <= seen:
+                raise Violation("d", f"{run.job} of {run.bucket} is green, and left a record pending", group)
+            left = [row for row in group.rows.values() if _is_left(row.now, run.bucket, seen)]
+            if not left or (_was_held(group, start, now) and not is_last_call(run.bucket, start)):
+                continue
+            if group.good_sum(now) == 0 and not is_last_call(run.bucket, start):
+                continue
+            raise Violation("d", f"{run.job} of {run.bucket} is green, and left {len(left)} rows pending", group)
+
+    # (e)
+
+    def _after_the_end(self, buyer: tuple[str, str]) -> None:
+        end = self.market.endings[buyer].at + HOUR
+        opened = self.judge.window_opened.get(buyer)
+        if opened is None or opened + _VISIBLE >= end:
+            return  # the event came too late
+        for group in self.books.groups.values():
+            if group.name[:2] != buyer or group.direct or group.fault or group.refusals:
+                continue
+            if not (is_billable(group.name[3], end - 1) and buyer[1] not in self.market.unsubscribed):
+                continue
+            for row in group.rows.values():
+                self._billed_in_time(group, row, opened, end)
+
+    def _billed_in_time(self, group: GroupBook, row: Row, opened: float, end: float) -> None:
+        version = row.at(end - 600 - _VISIBLE)
+        if version is None or not version.is_good or version.filed != group.name[3] or row.second is None:
+            return
+        written = max(version.at, version.placed_at)
+        if version is not row.at(end) or written > end - 600 - _VISIBLE:
+            return
+        commit = group.commit
+        if commit is not None and commit.at < version.at:
+            return
+        counted = commit is not None and row.second in commit.counted
+        if counted and group.billed and group.billed[0][0] <= end:
+            return
+        assert self.daemon is not None
+        for tick in self.daemon.flush_ticks:
+            if not max(written, opened) + _VISIBLE <= tick.at < end or not self._goes_now(group, tick.at, end):
+                continue
+            self._chance_of_flush(group, tick, end)
+
+    def _goes_now(self, group: GroupBook, at: float, end: float) -> bool:
+        """Whether a flush at this time takes the group."""
+        if at >= end - 600:
+            return True
+        return bucket_of(at) != group.name[3] and not group.is_held(at) and group.good_sum(at) != 0
+
+    def _chance_of_flush(self, group: GroupBook, tick: Tick, end: float) -> None:
+        if tick.reason == "under way":
+            return
+        if not tick.asked:
+            words = f"the look at {moment(tick.at)} found nothing to flush: {tick.reason}"
+            raise Violation("e", f"a deprovisioned licence's usage was not billed, though {words}", group)
+        run = tick.run
+        if run is not None and run.is_undisturbed and run.ended and run.ended <= end:
+            words = f"the flush of {moment(run.started or 0)} was undisturbed: {run.failure}"
+            raise Violation("e", f"a deprovisioned licence's usage was not billed, though {words}", group)
+
+    # (b) and (c), at the end.
+
+    def at_the_end(self, tables: MemoryDynamoDB) -> dict[str, Decimal]:
+        """All is in one final state, and what was used is what became of it; the sums."""
+        self._all_final(tables)
+        sums: Counter[str] = Counter()
+        totals: dict[str, Decimal] = {}
+        for group in self.books.groups.values():
+            if group.direct:
+                continue
+            for name, quantity in self._sums_of(group, tables).items():
+                totals[name] = totals.get(name, Decimal(0)) + quantity
+                sums[name] += 1
+        parts = sum((q for name, q in totals.items() if name != "used"), Decimal(0))
+        if totals.get("used", Decimal(0)) != parts:
+            raise Violation("c", f"what was used is not what became of it: {totals}")
+        return totals
+
+    def _sums_of(self, group: GroupBook, tables: MemoryDynamoDB) -> dict[str, Decimal]:
+        """What was used in a group, by the books; and what became of it, by the tables and the bill."""
+        sums: dict[str, Decimal] = {"used": Decimal(0)}
+
+        def add(name: str, quantity: Decimal) -> None:
+            sums[name] = sums.get(name, Decimal(0)) + quantity
+
+        commit = group.commit
+        if commit is not None:
+            sums["used"] += sum((quantity for quantity, _ in commit.counted.values()), Decimal(0))
+            licence, account, dimension, bucket = group.name
+            item = tables.item(AGGREGATED, licence, f"{account}#{dimension}#{bucket}")
+            assert item is not None
+            status = item.get("meteringStatus", {}).get("S", "pending")
+            billed = group.billed[0][1] if group.billed else None
+            if (billed is not None) != (status in ("Success", "DuplicateRecord")) and status != "SubmissionExpired":
+                raise Violation("c", f"the record is {status}, and billed is {billed}", group)
+            add("billed" if billed is not None else status, billed if billed is not None else Decimal(item["quantity"]["N"]))
+        for sort_key, row in group.rows.items():
+            version = row.now
+            if not version.is_good:
+                continue
+            content = (version.quantity, version.allocations)
+            if commit is not None and row.second is not None and commit.counted.get(row.second) == content:
+                continue
+            stored = tables.item(USAGE, group.name[0], sort_key)
+            if stored is None:
+                raise Violation("c", f"the row {sort_key[-19:]} is gone, and its seller did not delete it", group)
+            sums["used"] += version.quantity
+            status = "pending" if "meteringPending" in stored else stored.get("meteringStatus", {}).get("S", "nothing")
+            if status == "Aggregated":
+                raise Violation("c", f"the row {sort_key[-19:]} is {status}, and no commit counted it", group)
+            add(status, Decimal(stored["quantity"]["N"]))
+        return sums
+
+    def _all_final(self, tables: MemoryDynamoDB) -> None:
+        for table in (USAGE, AGGREGATED):
+            for item in tables.items(table):
+                filed = item.get("meteringPending", {}).get("S")
+                if filed is not None and closes_for_good(filed) + 24 * HOUR < self.kernel.now:
+                    raise Violation("b", f"still pending a day after {filed} closed: {_shown(item)}", self._of(item))
+                if filed is None and "meteringStatus" not in item and table == USAGE:
+                    raise Violation("b", f"a row in no state at all: {_shown(item)}", self._of(item))
+
+    def _of(self, item: Mapping[str, Any]) -> GroupBook | None:
+        keys = (item["licenseArn"]["S"], item.get("customerAWSAccountId_dimension_timestamp", {}).get("S", ""))
+        row = self.books.rows.get(keys)
+        return self.books.groups.get(row.group) if row is not None and row.group is not None else None
+
+
+def _is_no_answer(reason: str) -> bool:
+    """Whether a tick said that it was not its turn, rather than that there was nothing to do."""
+    return any(words in reason for words in (
+        "queued or under way", "still open", "can no longer be billed", "as the last run left them",
+    ))  # fmt: skip
+
+
+def _is_left(version: Version, bucket: str, seen: float) -> bool:
+    return (
+        version.is_good and version.ended_at is None and version.filed == bucket
+        and max(version.at, version.placed_at) <= seen
+    )  # fmt: skip
+
+
+def _was_held(group: GroupBook, since: float, until: float) -> bool:
+    """Whether a row with a fault stood in it at any moment between the two."""
+    for row in group.rows.values():
+        ends = [*(later.at for later in row.versions[1:]), float("inf")]
+        for version, end in zip(row.versions, ends, strict=True):
+            if version.fault is not None and not version.gone and version.at <= until and end >= since:
+                return True
+    return False
+
+
+def _shown(item: Mapping[str, Any]) -> str:
+    names = ("customerAWSAccountId_dimension_timestamp", "account_dimension_hour", "meteringPending", "meteringStatus")
+    return ", ".join(f"{name}={item[name]['S']}" for name in names if name in item)

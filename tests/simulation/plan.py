@@ -1,0 +1,130 @@
+"""What is drawn for one world before it begins: when, under which settings, what fails and who is away.
+
+Belongs here: everything that a seed decides about the surroundings. Does not: sellers and buyers (they draw their own),
+the single fault of a single call (wire).
+"""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+from metering_dagster.metering.quantities import Quantities
+
+HOUR = 3600.0
+Span = tuple[float, float]
+"""From when to when, in seconds since 1970."""
+_MONTHS = ((2026, 12), (2027, 1), (2024, 3), (2025, 3), (2026, 5), (2026, 11))
+"""Months that begin in a simulation: after 30 and 31 days, a year's end, a February of 28 and one of 29 days."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One world's surroundings."""
+
+    seed: int
+    start: datetime
+    """When the first usage is written."""
+    hours: int
+    """For how many hours usage arises."""
+    tail: int = 52
+    """For how many hours the world lives on, so that every window closes and a day more goes by."""
+    calm: int = 28
+    """How many of these, the last ones, nothing is disturbed in."""
+    lock: int = 1
+    quantities: Quantities = Quantities.DECIMAL
+    default_product: str | None = None
+    oldest_offset: int = 240
+    """How far back the age-out looks: as a rule less than its 400 days, which the world has not."""
+    page: int | None = None
+    """How many items a page of DynamoDB has; None: as many as fit."""
+    fault_rate: float = 0.05
+    stubborn: float = 0.1
+    """Which part of the faults outlasts the SDK's own retries."""
+    kill_rate: float = 0.0003
+    """How often a process is killed, for each call that it makes."""
+    stall_rate: float = 0.0003
+    """How often it stands still for up to an hour, and goes on as if nothing had been."""
+    lag_most: float = 60.0
+    """How many seconds an index is behind, at most."""
+    away: Sequence[Span] = ()
+    """When the whole system is."""
+    down: Sequence[Span] = ()
+    """When the metering service is."""
+    storms: Sequence[Span] = ()
+    """When DynamoDB refuses every third call."""
+    locked_out: Sequence[Span] = ()
+    """When AWS refuses the caller's credentials for the Metering API."""
+    groups_an_hour: float = 6.0
+    by_hand: int = 12
+    """How often a person starts a run of some hour, whoever else is at it."""
+    quiet: frozenset[str] = field(default_factory=frozenset)
+    """What sellers and buyers do not do in this world, by the names of their habits."""
+
+    @property
+    def end_of_usage(self) -> float:
+        """When the last usage arises."""
+        return self.start.timestamp() + self.hours * HOUR
+
+    @property
+    def end(self) -> float:
+        """When the world ends."""
+        return self.end_of_usage + self.tail * HOUR
+
+    @property
+    def calm_from(self) -> float:
+        """From when on nothing is disturbed."""
+        return self.end - self.calm * HOUR
+
+    def is_away(self, now: float) -> bool:
+        """Whether the system is."""
+        return within(self.away, now)
+
+    def is_down(self, now: float) -> bool:
+        """Whether the metering service is."""
+        return within(self.down, now)
+
+
+def within(spans: Sequence[Span], now: float) -> bool:
+    """Whether one of them holds this moment."""
+    return any(since <= now < until for since, until in spans)
+
+
+def draw(seed: int) -> Plan:
+    """The surroundings that this seed stands for."""
+    chance = random.Random(f"plan {seed}")
+    hours = chance.randint(48, 56)
+    if chance.random() < 0.5:
+        year, month = chance.choice(_MONTHS)
+        start = datetime(year, month, 1, tzinfo=UTC) - timedelta(hours=chance.randint(20, hours - 4))
+    else:
+        start = datetime(2026, 6, chance.randint(2, 20), chance.randint(0, 23), tzinfo=UTC)
+    since, busy = start.timestamp(), (hours + 20) * HOUR
+
+    def spans(most: int, shortest: float, longest: float) -> list[Span]:
+        found = []
+        for _ in range(chance.randint(0, most)):
+            begin = since + chance.uniform(0, busy)
+            found.append((begin, min(begin + chance.uniform(shortest, longest) * HOUR, since + busy + 4 * HOUR)))
+        return found
+
+    return Plan(
+        seed=seed,
+        start=start,
+        hours=hours,
+        lock=chance.choice((1, 1, 1, 2, 3, 6, 20)),
+        quantities=Quantities.INTEGER if chance.random() < 0.15 else Quantities.DECIMAL,
+        default_product=chance.choice((None, "prod-default")),
+        oldest_offset=9600 if chance.random() < 0.05 else 240,
+        page=chance.choice((None, None, 1, 2, 7)),
+        fault_rate=0.05,
+        stubborn=chance.choice((0.05, 0.1, 0.3)),
+        kill_rate=chance.choice((0.0, 0.0003, 0.002)),
+        stall_rate=chance.choice((0.0, 0.0003, 0.001)),
+        lag_most=chance.choice((1.0, 20.0, 60.0)),
+        away=spans(1, 1, 10),
+        down=spans(1, 0.5, 24),
+        storms=spans(3, 0.1, 2),
+        locked_out=spans(1, 0.1, 2),
+        by_hand=chance.randint(0, 20),
+    )

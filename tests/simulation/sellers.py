@@ -1,0 +1,342 @@
+"""Sellers: what they write, and all that they do wrong.
+
+Belongs here: their habits, and the items that they write. Does not: what should become of it (judge).
+"""
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+from metering_dagster.metering.quantities import Quantities
+from tests.simulation.books import Books, Group, Version, bucket_of, canonical, moment, start_of
+from tests.simulation.kernel import Kernel
+from tests.simulation.memory import MemoryDynamoDB
+from tests.simulation.plan import HOUR, Plan
+
+USAGE, AGGREGATED, SUBSCRIBERS = "usage", "aggregated", "subscribers"
+DIMENSIONS = ("api_calls", "storage#gb", "users", "users#x")
+GHOST = "no_such_dimension"
+"""A dimension that the service does not know."""
+_TAGS = ("a", "b", "c")
+
+
+@dataclass(frozen=True)
+class Buyer:
+    """A licence (or a legacy product's code) and an account."""
+
+    licence: str
+    account: str
+    product: str | None
+    identifier: str | None = None
+
+    @property
+    def is_legacy(self) -> bool:
+        """Whether it is billed by product code."""
+        return not self.licence.startswith("arn:")
+
+
+class Shop:
+    """Writes into the tables as sellers do, and into the judge's books."""
+
+    def __init__(self, kernel: Kernel, tables: MemoryDynamoDB, books: Books) -> None:
+        self.kernel, self.books = kernel, books
+        self.client = tables.client()
+        self.is_writing = False
+
+    def put_row(
+        self,
+        buyer: Buyer,
+        dimension: str,
+        bucket: str,
+        second: int,
+        quantity: Mapping[str, Any] | None,
+        *,
+        fault: str | None = None,
+        filed: str | None = "",
+        timestamp: str | None = None,
+        sort_key: str | None = None,
+        allocations: Sequence[Mapping[str, Any]] | None = None,
+        instead: Mapping[str, Any] | None = None,
+    ) -> None:
+        """A raw row, whatever stood there; `instead`: attributes that contradict the key."""
+        stamp = timestamp or f"{bucket}:{second // 60:02d}:{second % 60:02d}"
+        key = sort_key or f"{buyer.account}#{dimension}#{stamp}"
+        where = bucket if filed == "" else filed
+        item: dict[str, Any] = {
+            "licenseArn": {"S": buyer.licence},
+            "customerAWSAccountId_dimension_timestamp": {"S": key},
+            "customerAWSAccountId": {"S": buyer.account},
+            "dimension": {"S": dimension},
+            "timestamp": {"S": stamp},
+            "createdAt": {"S": "2026-01-01T00:00:00Z"},
+            **(instead or {}),
+        }
+        if quantity is not None:
+            item["quantity"] = dict(quantity)
+        if where is not None:
+            item["meteringPending"] = {"S": where}
+        if allocations is not None:
+            item["usageAllocations"] = _typed(allocations)
+        if buyer.identifier:
+            item["customerIdentifier"] = {"S": buyer.identifier}
+        item = {name: value for name, value in item.items() if value != {"S": ""}}
+        counts = Decimal(str(quantity["N"])) if fault is None and quantity is not None else Decimal(0)
+        version = Version(self.kernel.now, counts, canonical(allocations), fault, where)
+        group = None if sort_key else (buyer.licence, buyer.account, dimension, bucket)
+        self._write(USAGE, item)
+        self.books.wrote(self.kernel.now, (buyer.licence, key), group, None if timestamp else second, version)
+
+    def delete_row(self, buyer: Buyer, dimension: str, bucket: str, second: int, timestamp: str | None = None) -> None:
+        """Delete a raw row, as the seller or TTL does."""
+        stamp = timestamp or f"{bucket}:{second // 60:02d}:{second % 60:02d}"
+        key = (buyer.licence, f"{buyer.account}#{dimension}#{stamp}")
+        if key not in self.books.rows or self.books.rows[key].now.gone:
+            return
+        self.is_writing = True
+        self.client.delete_item(TableName=USAGE, Key={
+            "licenseArn": {"S": key[0]}, "customerAWSAccountId_dimension_timestamp": {"S": key[1]},
+        })  # fmt: skip
+        self.is_writing = False
+        row = self.books.rows[key]
+        self.books.wrote(self.kernel.now, key, row.group, row.second, Version(self.kernel.now, gone=True))
+
+    def put_aggregate(
+        self, buyer: Buyer, dimension: str, bucket: str, quantity: Mapping[str, Any], fault: str | None
+    ) -> None:
+        """A finished total, straight into the aggregated table; never over one of the pipeline's."""
+        group: Group = (buyer.licence, buyer.account, dimension, bucket)
+        book = self.books.group(group)
+        if book.commit is not None:
+            return
+        item: dict[str, Any] = {
+            "licenseArn": {"S": buyer.licence},
+            "account_dimension_hour": {"S": f"{buyer.account}#{dimension}#{bucket}"},
+            "customerAWSAccountId": {"S": buyer.account},
+            "dimension": {"S": dimension},
+            "hourBucket": {"S": bucket},
+            "quantity": dict(quantity),
+            "meteringPending": {"S": bucket},
+        }
+        if buyer.identifier:
+            item["customerIdentifier"] = {"S": buyer.identifier}
+        self._write(AGGREGATED, item)
+        counts = Decimal(str(quantity["N"])) if fault is None else Decimal(0)
+        book.direct.append((self.kernel.now, counts, fault))
+        book.status = None
+        book.log.append(f"{moment(self.kernel.now)} the seller submits {fault or counts} itself")
+
+    def _write(self, table: str, item: Mapping[str, Any]) -> None:
+        self.is_writing = True
+        self.client.put_item(TableName=table, Item=dict(item))
+        self.is_writing = False
+
+
+def _typed(allocations: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    def one(each: Mapping[str, Any]) -> dict[str, Any]:
+        entry: dict[str, Any] = {"AllocatedUsageQuantityAsDecimal": {"S": each["AllocatedUsageQuantityAsDecimal"]}}
+        if "Tags" in each:
+            tags = [{"M": {"Key": {"S": tag["Key"]}, "Value": {"S": tag["Value"]}}} for tag in each["Tags"]]
+            entry["Tags"] = {"L": tags}
+        return {"M": entry}
+
+    return {"L": [one(each) for each in allocations]}
+
+
+class Sellers:
+    """Draws what is written in a world, all of it before the world begins."""
+
+    def __init__(self, kernel: Kernel, plan: Plan, chance: random.Random, shop: Shop, buyers: Sequence[Buyer]) -> None:
+        self.kernel, self.plan, self.chance, self.shop, self.buyers = kernel, plan, chance, shop, buyers
+
+    def begin(self, ends: Mapping[tuple[str, str], float]) -> None:
+        """Plan all usage. `ends`: when a licence is deprovisioned; nothing of it arises after that hour."""
+        for hour in range(self.plan.hours):
+            start = self.plan.start.timestamp() + hour * HOUR
+            for _ in range(self._count(self.plan.groups_an_hour)):
+                buyer = self.chance.choice(self.buyers)
+                if start < ends.get((buyer.licence, buyer.account), self.plan.end):
+                    self._group(buyer, bucket_of(start))
+        for buyer in self.buyers:
+            end = ends.get((buyer.licence, buyer.account))
+            if end is not None:
+                self._last_hours(buyer, end)
+
+    def _count(self, mean: float) -> int:
+        return int(mean) + (self.chance.random() < mean % 1)
+
+    def _does(self, habit: str, often: float) -> bool:
+        return habit not in self.plan.quiet and self.chance.random() < often
+
+    def _last_hours(self, buyer: Buyer, end: float) -> None:
+        """A licence that ends is used until it does, and a little longer."""
+        for _ in range(self.chance.randint(2, 6)):
+            used = end + self.chance.uniform(-3 * HOUR, 0.9 * HOUR)
+            bucket, second = bucket_of(used), int(used % HOUR)
+            written = used + self.chance.choice((5.0, 60.0, 900.0))
+            self._row(buyer, self.chance.choice(DIMENSIONS), bucket, second, written)
+
+    def _group(self, buyer: Buyer, bucket: str) -> None:
+        chance = self.chance
+        dimension = GHOST if self._does("ghost", 0.02) else chance.choice(DIMENSIONS)
+        if self._does("direct", 0.08):
+            self._direct(buyer, dimension, bucket)
+            if chance.random() < 0.8:
+                return
+        count = chance.choice((1, 1, 2, 2, 3, 4, 6))
+        if self._does("many", 0.03):
+            count = chance.randint(20, 60)
+        elif self._does("large", 0.005):
+            count = chance.randint(105, 240)
+        seconds = sorted(chance.sample(range(3600), count))
+        if self._does("group fault", 0.03):
+            self._faulty_group(buyer, bucket, seconds[:2])
+            return
+        for second in seconds:
+            self._row(buyer, dimension, bucket, second, start_of(bucket) + second + chance.uniform(0.5, 20))
+        if self._does("bad", 0.12):
+            self._bad(buyer, dimension, bucket)
+        if self._does("impossible", 0.03):
+            self._impossible(buyer, dimension, bucket)
+        if self._does("future", 0.01):
+            self._future(buyer, dimension, bucket)
+
+    def _row(self, buyer: Buyer, dimension: str, bucket: str, second: int, written: float) -> None:
+        """A good row; and what is done with it later."""
+        chance, start = self.chance, start_of(bucket)
+        quantity, allocations = self._quantity()
+        filed = bucket
+        if self._does("late", 0.1):
+            written = max(written, start + HOUR * chance.choice((
+                chance.uniform(1, 3), chance.uniform(1, 26), chance.uniform(21.5, 24.2), 23 + chance.uniform(0.3, 1.02),
+            )))  # fmt: skip
+        if self._does("misfiled", 0.02):
+            filed = bucket_of(start + chance.choice((-30, -2, -1, 1, 2, 20)) * HOUR)
+
+        def write(quantity: str = quantity, filed: str = filed) -> None:
+            self.shop.put_row(buyer, dimension, bucket, second, {"N": quantity}, filed=filed, allocations=allocations)
+
+        self._at(written, write)
+        if self._does("twice", 0.05):
+            self._at(written + self._later(), lambda: write(filed=bucket))
+        if self._does("over", 0.04):
+            other = self._plain()
+            self._at(
+                written + self._later(),
+                lambda: self.shop.put_row(buyer, dimension, bucket, second, {"N": other}),
+            )
+        if self._does("deleted", 0.02):
+            self._at(written + self._later(), lambda: self.shop.delete_row(buyer, dimension, bucket, second))
+
+    def _later(self) -> float:
+        return self.chance.choice((
+            self.chance.uniform(0.1, 60), self.chance.uniform(60, 2 * HOUR), self.chance.uniform(HOUR, 26 * HOUR),
+        ))  # fmt: skip
+
+    def _plain(self) -> str:
+        chance = self.chance
+        if self.plan.quantities is Quantities.INTEGER or chance.random() < 0.6:
+            return str(chance.choice((0, 1, 2, 5, 17, 1000, 123456)) if chance.random() < 0.3 else chance.randint(1, 99))
+        return str(Decimal(chance.randint(1, 10**9)).scaleb(-chance.randint(1, 6)))
+
+    def _quantity(self) -> tuple[str, list[dict[str, Any]] | None]:
+        """A quantity, and perhaps how it is allocated."""
+        chance = self.chance
+        if not self._does("allocations", 0.15) or self.plan.quantities is Quantities.INTEGER:
+            return self._plain(), None
+        parts = [Decimal(chance.randint(1, 400)).scaleb(-2) for _ in range(chance.randint(1, 3))]
+        tags = chance.sample(_TAGS, len(parts))
+        allocations: list[dict[str, Any]] = [
+            {"AllocatedUsageQuantityAsDecimal": str(part), "Tags": [{"Key": "team", "Value": tag}]}
+            for part, tag in zip(parts, tags, strict=True)
+        ]
+        return str(sum(parts)), allocations
+
+    def _bad(self, buyer: Buyer, dimension: str, bucket: str) -> None:
+        """A row with a fault, which is mended, deleted or left."""
+        chance = self.chance
+        second = chance.randrange(3600)
+        quantity, fault = chance.choice((
+            ({"N": "-1"}, "NegativeQuantity"), ({"S": "5"}, "NonNumericQuantity"), ({"BOOL": True}, "NonNumericQuantity"),
+            (None, "MissingQuantity"), ({"N": "10000000000"}, "QuantityTooLarge"),
+        ))  # fmt: skip
+        written = start_of(bucket) + second + chance.uniform(0.5, 60)
+        self._at(written, lambda: self.shop.put_row(buyer, dimension, bucket, second, quantity, fault=fault))
+        done = written + chance.choice((chance.uniform(60, HOUR), chance.uniform(HOUR, 25 * HOUR)))
+        if self._does("mend", 0.6):
+            mended = self._plain()
+            self._at(done, lambda: self.shop.put_row(buyer, dimension, bucket, second, {"N": mended}))
+        elif self._does("deleted", 0.5):
+            self._at(done, lambda: self.shop.delete_row(buyer, dimension, bucket, second))
+
+    def _impossible(self, buyer: Buyer, dimension: str, bucket: str) -> None:
+        """A row whose key is none, or contradicts it."""
+        chance = self.chance
+        written = start_of(bucket) + chance.uniform(1, 3600)
+        kind = chance.choice(("key", "mismatch", "time"))
+        if kind == "key":
+            key = f"{buyer.account}-{dimension}"
+            self._at(written, lambda: self.shop.put_row(
+                buyer, dimension, bucket, 0, {"N": "1"}, fault="MalformedSortKey", sort_key=key))  # fmt: skip
+        elif kind == "mismatch":
+            second = chance.randrange(3600)
+            self._at(written, lambda: self.shop.put_row(
+                buyer, dimension, bucket, second, {"N": "1"}, fault="SortKeyMismatch",
+                instead={"dimension": {"S": "another"}}) if self._is_free(buyer, dimension, bucket, second) else None)  # fmt: skip
+        else:
+            stamp = f"{bucket}:61:00"
+            self._at(written, lambda: self.shop.put_row(
+                buyer, dimension, bucket, 0, {"N": "1"}, fault="MalformedTimestamp", timestamp=stamp))  # fmt: skip
+            if chance.random() < 0.5:
+                self._at(written + self._later(), lambda: self.shop.delete_row(buyer, dimension, bucket, 0, stamp))
+
+    def _is_free(self, buyer: Buyer, dimension: str, bucket: str, second: int) -> bool:
+        stamp = f"{bucket}:{second // 60:02d}:{second % 60:02d}"
+        return (buyer.licence, f"{buyer.account}#{dimension}#{stamp}") not in self.shop.books.rows
+
+    def _future(self, buyer: Buyer, dimension: str, bucket: str) -> None:
+        """A row of an hour that has not come, filed under this one."""
+        ahead = bucket_of(start_of(bucket) + 60 * HOUR)
+        self._at(
+            start_of(bucket) + self.chance.uniform(1, 3600),
+            lambda: self.shop.put_row(
+                buyer, dimension, ahead, 7, {"N": "3"}, fault="TimestampInFuture", filed=bucket
+            ),
+        )
+
+    def _faulty_group(self, buyer: Buyer, bucket: str, seconds: Sequence[int]) -> None:
+        """A group that breaks the contract as a whole."""
+        chance = self.chance
+        if buyer.is_legacy:
+            return
+        account, dimension, fault = chance.choice((
+            (f"x{buyer.account}", "api_calls", "InvalidCustomerAWSAccountId"),
+            (buyer.account, "d" * 256, "DimensionTooLong"),
+        ))  # fmt: skip
+        odd = Buyer(buyer.licence, account, buyer.product)
+        for second in seconds:
+            written = start_of(bucket) + second + chance.uniform(0.5, 20)
+
+            def write(second: int = second) -> None:
+                self.shop.put_row(odd, dimension, bucket, second, {"N": "1"})
+                self.shop.books.group((odd.licence, account, dimension, bucket)).fault = fault
+
+            self._at(written, write)
+
+    def _direct(self, buyer: Buyer, dimension: str, bucket: str) -> None:
+        chance = self.chance
+        written = start_of(bucket) + chance.choice((chance.uniform(3600, 2 * HOUR), chance.uniform(600, 25 * HOUR)))
+        quantity, fault = ({"N": self._plain()}, None)
+        if self._does("bad", 0.15):
+            quantity, fault = {"N": "-3"}, "NegativeQuantity"
+        self._at(written, lambda: self.shop.put_aggregate(buyer, dimension, bucket, quantity, fault))
+        if self._does("over", 0.2):
+            other = self._plain()
+            self._at(
+                written + self._later(),
+                lambda: self.shop.put_aggregate(buyer, dimension, bucket, {"N": other}, None),
+            )
+
+    def _at(self, at: float, write: Callable[[], object]) -> None:
+        self.kernel.schedule(at, write)

@@ -1,0 +1,184 @@
+"""Between a process and AWS: time passes, calls fail, processes die.
+
+Belongs here: what can happen to a single call, and the SDK's own retries. Does not: what calls do (memory), when the
+service as a whole is away (plan), what it means (judge).
+"""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from tests.simulation.kernel import Kernel, Process
+from tests.simulation.memory import failures
+from tests.simulation.plan import Plan, within
+
+ATTEMPTS = {"tables": 3, "probe": 2, "queue": 2, "metering": 1}
+"""How often the product's clients let the SDK try (aws.py)."""
+_PATIENCE = {"tables": 10.0, "probe": 3.0, "queue": 5.0, "metering": 20.0}
+"""After how many seconds they give up on an answer."""
+_SERVICES = {"tables": "dynamodb", "probe": "dynamodb", "queue": "sqs", "metering": "meteringmarketplace"}
+
+
+@dataclass
+class Errand:
+    """What a process is about, and what stood in its way. `process` is None of what takes no time."""
+
+    name: str
+    is_run: bool
+    started: float
+    troubles: list[str] = field(default_factory=list)
+    """Faults that the product saw, whatever it made of them."""
+    process: Process | None = None
+    reads: dict[tuple[str, str], tuple[float, float]] = field(default_factory=dict)
+    """When it last read a group (licence, prefix) from the table itself: its first page, and its last."""
+
+
+class Observer(Protocol):
+    """Who sees each effect, at once."""
+
+    def carried_out(self, errand: Errand, kind: str, operation: str, request: Any, answer: Any, error: Any) -> None:
+        """A call took effect, or was refused by the service."""
+
+
+Call = Callable[..., Any]
+
+
+class Wire:
+    """What all calls of all processes go through."""
+
+    def __init__(self, kernel: Kernel, plan: Plan, chance: random.Random, observer: Observer) -> None:
+        self.kernel, self.plan, self.chance, self.observer = kernel, plan, chance, observer
+        self.calls = self.faults = self.kills = self.stalls = 0
+
+    def around(self, errand: Errand, kind: str) -> Any:
+        """The hook of one process' client."""
+
+        def hook(operation: str, request: Any, call: Call) -> Any:
+            return self._carry(errand, kind, operation, request, call)
+
+        return hook
+
+    def _carry(self, errand: Errand, kind: str, operation: str, request: Any, call: Call) -> Any:
+        kernel, chance = self.kernel, self.chance
+        self.calls += 1
+        if self.plan.page and operation == "Query" and "Limit" not in request:
+            request = {**request, "Limit": self.plan.page}
+        fault = self._fault(kind, operation)
+        if fault is not None:
+            self.faults += 1
+        stubborn = fault is not None and chance.random() < self._stubborn()
+        done: Any = None
+        attempt = 0
+        while True:
+            attempt += 1
+            kernel.sleep(chance.uniform(0.001, 0.008))
+            self._perils(errand)
+            if fault is None or (attempt > 1 and not stubborn):
+                if done is not None and operation == "TransactWriteItems":
+                    return done  # the SDK's token: DynamoDB answers for what it has done already
+                return self._effect(errand, kind, operation, request, call)
+            error, answer = self._fail(errand, kind, operation, request, call, fault)
+            if error is None:
+                return answer
+            done = done or answer
+            if attempt >= ATTEMPTS[kind] or fault == "conflict":
+                errand.troubles.append(f"{fault} of {operation}")
+                raise error
+            kernel.sleep(chance.uniform(0.05, 0.5))
+
+    def _effect(self, errand: Errand, kind: str, operation: str, request: Any, call: Call) -> Any:
+        answer = self._once(errand, kind, operation, request, call)
+        self._perils(errand)
+        self.kernel.sleep(self.chance.uniform(0.001, 0.008) if kind != "metering" else self.chance.uniform(0.05, 0.8))
+        self._perils(errand)
+        return answer
+
+    def _once(self, errand: Errand, kind: str, operation: str, request: Any, call: Call) -> Any:
+        try:
+            answer = call(request)
+        except (ClientError, BotoCoreError) as error:
+            self.observer.carried_out(errand, kind, operation, request, None, error)
+            self.kernel.sleep(self.chance.uniform(0.001, 0.008))
+            raise
+        self.observer.carried_out(errand, kind, operation, request, answer, None)
+        return answer
+
+    def _stubborn(self) -> float:
+        return 0.6 if within(self.plan.storms, self.kernel.now) else self.plan.stubborn
+
+    def _fault(self, kind: str, operation: str) -> str | None:
+        """What will befall this call, if anything."""
+        now, chance = self.kernel.now, self.chance
+        if now >= self.plan.calm_from:
+            return None
+        if kind == "metering":
+            if self.plan.is_down(now):
+                return chance.choice(("broken", "unreachable", "throttled", "lost before"))
+            if within(self.plan.locked_out, now):
+                return "refused"
+        rate = self.plan.fault_rate
+        if kind in ("tables", "probe") and within(self.plan.storms, now):
+            rate = 0.33
+        if chance.random() >= rate:
+            return None
+        kinds = ["throttled", "broken", "unreachable", "lost before", "lost after"]
+        if operation == "TransactWriteItems":
+            kinds += ["conflict"]
+        if kind == "metering":
+            kinds += ["lost after", "unprocessed", "unprocessed"]
+        return chance.choice(kinds)
+
+    def _fail(
+        self, errand: Errand, kind: str, operation: str, request: Any, call: Call, fault: str
+    ) -> tuple[Exception | None, Any]:
+        """Let one attempt fail so; its error, and the answer that got lost, if it took effect."""
+        service, patience = _SERVICES[kind], _PATIENCE[kind]
+        if fault == "throttled":
+            return failures.throttled(service, operation), None
+        if fault == "broken":
+            return failures.broken(service, operation), None
+        if fault == "refused":
+            return failures.refused(service, operation), None
+        if fault == "conflict":
+            return failures.conflict(len(request["TransactItems"])), None
+        if fault == "unreachable":
+            return failures.unreachable(f"memory://{service}"), None
+        if fault == "unprocessed":
+            return None, self._unprocessed(errand, kind, operation, request, call)
+        answer = None
+        if fault == "lost after":
+            try:
+                answer = self._once(errand, kind, operation, request, call)
+            except (ClientError, BotoCoreError):
+                answer = None  # refused, which the caller does not hear either
+        self.kernel.sleep(patience)
+        self._perils(errand)
+        return failures.timed_out(f"memory://{service}"), answer
+
+    def _unprocessed(self, errand: Errand, kind: str, operation: str, request: Any, call: Call) -> Any:
+        """The service takes some of the records, and leaves the others."""
+        records = request["UsageRecords"]
+        left = [record for record in records if self.chance.random() < 0.5]
+        errand.troubles.append("unprocessed records")
+        if len(left) == len(records):
+            return {"Results": [], "UnprocessedRecords": left}
+        taken = [record for record in records if record not in left]
+        answer = self._effect(errand, kind, operation, {**request, "UsageRecords": taken}, call)
+        return {**answer, "UnprocessedRecords": [*answer["UnprocessedRecords"], *left]}
+
+    def _perils(self, errand: Errand) -> None:
+        """Between any two calls a process may be killed, or stand still for long."""
+        if errand.process is None or not errand.is_run or self.kernel.now >= self.plan.calm_from:
+            return
+        drawn = self.chance.random()
+        if drawn < self.plan.kill_rate / 3:
+            self.kills += 1
+            errand.troubles.append("killed")
+            errand.process.kill()
+        elif drawn < (self.plan.kill_rate + self.plan.stall_rate) / 3:
+            self.stalls += 1
+            errand.troubles.append("stood still")
+            self.kernel.sleep(self.chance.choice((5.0, 30.0, 120.0, 600.0, 3000.0)) * self.chance.random())
