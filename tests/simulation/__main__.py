@@ -51,7 +51,9 @@ def main() -> int:
                 print(f"{number} of {asked.seeds} seeds, {len(violations)} violations, {spent:.0f} s", flush=True)
     print(", ".join(f"{name}: {count}" for name, count in figures.items()))
     print("quantities:", ", ".join(f"{name} {quantity}" for name, quantity in sorted(sums.items())))
-    print("lost, and excused:", ", ".join(f"{why}: {count} groups" for why, count in reasons.most_common()) or "nothing")
+    print(
+        "lost, and excused:", ", ".join(f"{why}: {count} groups" for why, count in reasons.most_common()) or "nothing"
+    )
     if violations:
         print(f"violations in seeds {', '.join(str(seed) for seed, _ in sorted(violations))}")
     return 1 if violations else 0

@@ -69,9 +69,7 @@ class Market:
         licences = {buyer.licence: buyer.product for buyer in self.buyers if not buyer.is_legacy}
         if self.chance.random() < 0.3:
             self.unsubscribed = {self.chance.choice([b for b in self.buyers if not b.is_legacy]).account}
-        self.service.configure(
-            licenses=licences, dimensions=sorted(DIMENSIONS), unsubscribed=sorted(self.unsubscribed)
-        )
+        self.service.configure(licenses=licences, dimensions=sorted(DIMENSIONS), unsubscribed=sorted(self.unsubscribed))
         start = self.plan.start.timestamp()
         for buyer in self.buyers:
             if not buyer.is_legacy and buyer.product != "prod-default":

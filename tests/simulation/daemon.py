@@ -255,8 +255,10 @@ class Daemon:
             busy = [other for other in self._active if other.started is not None]
             if run.started is not None or sum(other.lane == run.lane for other in busy) >= _LIMITS[run.lane]:
                 continue
-            if run.bucket and run.lane != "hand" and any(
-                other.bucket == run.bucket and other.lane != "hand" for other in busy
+            if (
+                run.bucket
+                and run.lane != "hand"
+                and any(other.bucket == run.bucket and other.lane != "hand" for other in busy)
             ):
                 continue
             self._start(run)

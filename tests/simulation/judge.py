@@ -35,7 +35,7 @@ _CONTENT = ("quantity", "usageAllocations", "customerIdentifier", "customerAWSAc
 Change = tuple[str, Mapping[str, Any] | None, Mapping[str, Any] | None]
 
 
-class Violation(BaseException):  # noqa: N818  # it must pass through whatever the product catches
+class Violation(BaseException):  # it must pass through whatever the product catches
     """An invariant does not hold."""
 
     def __init__(self, invariant: str, words: str, group: GroupBook | None = None) -> None:

@@ -2,7 +2,7 @@
 
 Belongs here: the clock, who goes on when, sleeping, killing. Does not: what anybody does, which faults there are.
 
-A process is a thread, but no two of them ever run at once: whoever waits looks up who comes next and hands the baton on.
+A process is a thread, but no two of them ever run at once: whoever waits looks up who comes next and hands on.
 So a world is the same each time it is lived through from the same seed, and every wait is a place where another process
 may come in between. What takes no time (a seller's write) is a plain function, called by whoever comes upon it.
 """
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 
-class Killed(BaseException):  # noqa: N818  # no error: the end of a process, which nothing in it may take for one
+class Killed(BaseException):  # no error: the end of a process, which nothing in it may take for one
     """The process is dead; whatever it still tries comes to nothing."""
 
 

@@ -13,8 +13,19 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from tests.simulation.books import Books, GroupBook, Row, Version, bucket_of, closes, closes_for_good, is_billable
-from tests.simulation.books import is_last_call, moment, opens
+from tests.simulation.books import (
+    Books,
+    GroupBook,
+    Row,
+    Version,
+    bucket_of,
+    closes,
+    closes_for_good,
+    is_billable,
+    is_last_call,
+    moment,
+    opens,
+)
 from tests.simulation.buyers import Market
 from tests.simulation.daemon import Daemon, Run, Tick
 from tests.simulation.judge import Judge, Violation
@@ -104,7 +115,9 @@ class Losses:
             return
         seen = start - _VISIBLE
         for group in self.books.by_hour.get(run.bucket, []):
-            submitted = max([*(at for at, _, _ in group.direct), *([group.commit.at] if group.commit else [])], default=None)
+            submitted = max(
+                [*(at for at, _, _ in group.direct), *([group.commit.at] if group.commit else [])], default=None
+            )
             if submitted is not None and group.status is None and submitted <= seen:
                 raise Violation("d", f"{run.job} of {run.bucket} is green, and left a record pending", group)
             left = [row for row in group.rows.values() if _is_left(row.now, run.bucket, seen)]
@@ -200,7 +213,10 @@ class Losses:
             billed = group.billed[0][1] if group.billed else None
             if (billed is not None) != (status in ("Success", "DuplicateRecord")) and status != "SubmissionExpired":
                 raise Violation("c", f"the record is {status}, and billed is {billed}", group)
-            add("billed" if billed is not None else status, billed if billed is not None else Decimal(item["quantity"]["N"]))
+            add(
+                "billed" if billed is not None else status,
+                billed if billed is not None else Decimal(item["quantity"]["N"]),
+            )
         for sort_key, row in group.rows.items():
             version = row.now
             if not version.is_good:

@@ -237,7 +237,9 @@ class Sellers:
     def _plain(self) -> str:
         chance = self.chance
         if self.plan.quantities is Quantities.INTEGER or chance.random() < 0.6:
-            return str(chance.choice((0, 1, 2, 5, 17, 1000, 123456)) if chance.random() < 0.3 else chance.randint(1, 99))
+            return str(
+                chance.choice((0, 1, 2, 5, 17, 1000, 123456)) if chance.random() < 0.3 else chance.randint(1, 99)
+            )
         return str(Decimal(chance.randint(1, 10**9)).scaleb(-chance.randint(1, 6)))
 
     def _quantity(self) -> tuple[str, list[dict[str, Any]] | None]:
@@ -258,7 +260,7 @@ class Sellers:
         chance = self.chance
         second = chance.randrange(3600)
         quantity, fault = chance.choice((
-            ({"N": "-1"}, "NegativeQuantity"), ({"S": "5"}, "NonNumericQuantity"), ({"BOOL": True}, "NonNumericQuantity"),
+            ({"N": "-1"}, "NegativeQuantity"), ({"S": "5"}, "NonNumericQuantity"), ({"BOOL": True}, "NonNumericQuantity"),  # noqa: E501
             (None, "MissingQuantity"), ({"N": "10000000000"}, "QuantityTooLarge"),
         ))  # fmt: skip
         written = start_of(bucket) + second + chance.uniform(0.5, 60)
@@ -283,7 +285,7 @@ class Sellers:
             second = chance.randrange(3600)
             self._at(written, lambda: self.shop.put_row(
                 buyer, dimension, bucket, second, {"N": "1"}, fault="SortKeyMismatch",
-                instead={"dimension": {"S": "another"}}) if self._is_free(buyer, dimension, bucket, second) else None)  # fmt: skip
+                instead={"dimension": {"S": "another"}}) if self._is_free(buyer, dimension, bucket, second) else None)  # fmt: skip  # noqa: E501
         else:
             stamp = f"{bucket}:61:00"
             self._at(written, lambda: self.shop.put_row(
@@ -300,9 +302,7 @@ class Sellers:
         ahead = bucket_of(start_of(bucket) + 60 * HOUR)
         self._at(
             start_of(bucket) + self.chance.uniform(1, 3600),
-            lambda: self.shop.put_row(
-                buyer, dimension, ahead, 7, {"N": "3"}, fault="TimestampInFuture", filed=bucket
-            ),
+            lambda: self.shop.put_row(buyer, dimension, ahead, 7, {"N": "3"}, fault="TimestampInFuture", filed=bucket),
         )
 
     def _faulty_group(self, buyer: Buyer, bucket: str, seconds: Sequence[int]) -> None:

@@ -24,7 +24,7 @@ from tests.simulation.judge import Judge, Violation
 from tests.simulation.kernel import Kernel
 from tests.simulation.losses import Loss, Losses
 from tests.simulation.memory import MemoryDynamoDB, MemoryMarketplace, MemoryQueues
-from tests.simulation.memory.queues import Held, url_of
+from tests.simulation.memory.queues import url_of
 from tests.simulation.plan import Plan, draw
 from tests.simulation.product_time import simulated
 from tests.simulation.runs import Aws, SimulatedDeployment, SimulatedSettings

@@ -1,7 +1,7 @@
 """DynamoDB's expressions, from text to a tree.
 
-Belongs here: tokens, the grammar of paths, operands, conditions, projections and updates, reserved words. Does not: what
-a tree means (conditions, updates).
+Belongs here: tokens, the grammar of paths, operands, conditions, projections and updates, reserved words. Does not:
+what a tree means (conditions, updates).
 """
 
 import re

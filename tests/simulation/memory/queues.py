@@ -295,4 +295,4 @@ class SQSClient(MemoryClient):
 
 
 def _is_foreign(queue: Queue, receipt: str) -> bool:
-    return receipt.split(":")[0] != queue.name or receipt.count(":") != 2
+    return receipt.split(":", maxsplit=1)[0] != queue.name or receipt.count(":") != 2

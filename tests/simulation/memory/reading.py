@@ -43,7 +43,15 @@ def key_condition(text: str, names: Names, hash_key: str, range_key: str | None)
         raise InvalidError(f"Query condition missed key schema element: {hash_key}")
     sign, operands = None, ()
     for clause in ranged:
-        if clause[1] != ("path", (range_key,)) or clause[0] not in {"=", "<", "<=", ">", ">=", "between", "begins_with"}:
+        if clause[1] != ("path", (range_key,)) or clause[0] not in {
+            "=",
+            "<",
+            "<=",
+            ">",
+            ">=",
+            "between",
+            "begins_with",
+        }:
             raise InvalidError("Query key condition not supported")
         sign, operands = clause[0], tuple(_value(each) for each in clause[2:])
     return KeyCondition(_value(hashed[0][2]), sign, operands, whole.used_names, whole.used_values)

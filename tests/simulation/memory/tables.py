@@ -3,8 +3,9 @@
 Belongs here: items in the order of their keys, sparse indexes that follow their table later, what a key must be. Does
 not: requests and answers (dynamodb), expressions.
 
-A change reaches an index after a delay that is drawn when the item is written, each change its own: so an index may show
-a later write of one item before an earlier one of another, as DynamoDB's do. The writes of one item keep their order.
+A change reaches an index after a delay that is drawn when the item is written, each change its own: so an index may
+show a later write of one item before an earlier one of another, as DynamoDB's do. The writes of one
+item keep their order.
 """
 
 from bisect import bisect_left, insort

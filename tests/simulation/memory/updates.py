@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 from tests.simulation.memory.conditions import Get, Names, Values, getter, value_at
@@ -85,9 +86,9 @@ def _remove(path: Path) -> Change:
 def _replace(new: Item, path: Path, value: Typed | None) -> None:
     """Put the value there (None: take away what is there); what leads to it is copied, for others may hold it."""
     holder: Any = new
-    for part, following in zip(path[:-1], path[1:], strict=True):
+    for part, following in pairwise(path):
         kind = "M" if isinstance(following, str) else "L"
-        inside = isinstance(part, str) and part in holder or isinstance(part, int) and part < len(holder)
+        inside = (isinstance(part, str) and part in holder) or (isinstance(part, int) and part < len(holder))
         if not inside or kind not in holder[part]:
             raise UnfitError(_WRONG_PATH)
         holder[part] = {kind: holder[part][kind].copy()}

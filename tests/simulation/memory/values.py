@@ -24,8 +24,7 @@ def normal(value: Typed) -> Typed:
     """The value as it is kept: a number loses what it does not need; anything malformed is refused."""
     if len(value) != 1:
         raise InvalidError("Supplied AttributeValue has more than one datatypes set, must contain exactly one")
-    for kind in value:
-        break
+    kind = next(iter(value))
     held = value[kind]
     if kind == "S":
         if not isinstance(held, str):
@@ -150,6 +149,6 @@ def order_of(value: Typed) -> tuple[str, Any] | None:
     for kind, held in value.items():
         if kind == "N":
             return kind, Decimal(held)
-        if kind == "S" or kind == "B":
+        if kind in {"S", "B"}:
             return kind, held
     return None

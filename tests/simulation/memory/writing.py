@@ -1,7 +1,7 @@
 """Writes, planned before any of them happens.
 
-Belongs here: what one Put, Update, Delete or ConditionCheck would leave, or why it may not. Does not: answers and errors
-(dynamodb), carrying it out (tables).
+Belongs here: what one Put, Update, Delete or ConditionCheck would leave, or why it may not. Does not: answers and
+errors (dynamodb), carrying it out (tables).
 """
 
 from collections.abc import Mapping
