@@ -187,35 +187,24 @@ def _whole_number(text: str) -> int:
     return int(text)
 
 
-def _seconds(text: str) -> int:
-    seconds = _whole_number(text)
-    if not 1 <= seconds <= 3600:
-        raise ValueError("must be 1 to 3600 seconds")  # a flush window is an hour long
-    return seconds
+def _from_to(least: int, most: int, unit: str) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        number = _whole_number(text)
+        if not least <= number <= most:
+            raise ValueError(f"must be {least} to {most} {unit}")
+        return number
+
+    return parse
 
 
 def horizon_days(text: str) -> int:
     """A horizon in days; ValueError unless it is a whole number from 1 to 92 (domain: the billing-changes signal)."""
-    days = _whole_number(text)
-    if not 1 <= days <= 92:
-        raise ValueError("must be 1 to 92 days")
-    return days
+    return _from_to(1, 92, "days")(text)
 
 
-def _minutes(text: str) -> int:
-    minutes = _whole_number(text)
-    if not 1 <= minutes <= 1440:
-        raise ValueError("must be 1 to 1440 minutes")
-    return minutes
-
-
-def _quiet_seconds(text: str) -> int:
-    seconds = _whole_number(text)
-    if not 0 <= seconds <= 900:
-        raise ValueError("must be 0 to 900 seconds")  # after 15 minutes a day is asked for in any case
-    return seconds
-
-
+_seconds = _from_to(1, 3600, "seconds")  # a flush window is an hour long
+_minutes = _from_to(1, 1440, "minutes")
+_quiet_seconds = _from_to(0, 900, "seconds")  # after 15 minutes a day is asked for in any case
 _DATABASES = ("mysql", "mysql+pymysql", "mariadb", "mariadb+pymysql", "sqlite", "sqlite+pysqlite")
 
 

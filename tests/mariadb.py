@@ -5,7 +5,6 @@ The tests make databases of their own there, and drop them: what else the server
 
 import os
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
@@ -18,6 +17,8 @@ import pymysql
 import pytest
 from sqlalchemy import URL, create_engine, make_url, text
 from sqlalchemy.exc import SQLAlchemyError
+
+from tests.e2e.processes import free_port
 
 NAMED = "BILLING_TEST_DATABASE_URL"
 HOST, PORT = "127.0.0.1", 3306
@@ -94,7 +95,7 @@ class PrivateServer:
         if not self.data.exists():
             self._install()
         for _ in range(PORT_ATTEMPTS):
-            port = self.port or _free_port()  # another may take it before the server does: then the next one is tried
+            port = self.port or free_port()  # another may take it before the server does: then the next one is tried
             with (self.folder / "mariadb.log").open("ab") as log:
                 self._process = subprocess.Popen([needed, *self._command(port)], stdout=log, stderr=log)
             if self._is_up(port):
@@ -170,12 +171,6 @@ def _lets_in(server: Server) -> bool:
     except (SQLAlchemyError, pymysql.Error):
         return False
     return True
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
 
 
 def program(*names: str) -> str | None:

@@ -7,10 +7,12 @@ Belongs here: whose a row is, how rows of both tables make a cell, when two look
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from enum import StrEnum
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
 Amounts = tuple[tuple[str, Decimal], ...]
 """Sums by currency, ordered by currency: amounts of different currencies are never added."""
 
@@ -199,6 +201,16 @@ def states_of_days(cells: Iterable[Cell]) -> dict[date, str]:
     for cell in cells:
         texts.setdefault(cell.day, []).append(f"{cell.subscription.id}:{cell.state}")
     return {day: digest(sorted(found)) for day, found in texts.items()}
+
+
+def microseconds_of(instant: datetime) -> int:
+    """An instant in microseconds since 1970, exactly."""
+    return (instant - _EPOCH) // _MICROSECOND
+
+
+def instant_of(microseconds: int) -> datetime:
+    """The inverse of `microseconds_of`, in UTC."""
+    return _EPOCH + microseconds * _MICROSECOND
 
 
 def digest(texts: Iterable[str]) -> str:

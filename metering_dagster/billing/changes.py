@@ -50,8 +50,12 @@ DAYS_CHUNK = 10
 """Days in one query, each of them a range for each of a hundred."""
 MOST_EXAMPLES = 5
 GROUP = (FACTS.c.integration_id, FACTS.c.resource_group)
-NEWEST: tuple[Sequence[Column[Any]], ...] = (GROUP, (FACTS.c.scope_id,), (DAILY.c.scope_id,))
-"""The columns that tell apart whose newest stamps the cheap look takes."""
+NEWEST: tuple[tuple[Signal, Sequence[Column[Any]]], ...] = (
+    (Signal.FACTS, GROUP),
+    (Signal.FACTS, (FACTS.c.scope_id,)),
+    (Signal.DAILY, (DAILY.c.scope_id,)),
+)
+"""Whose newest stamps the cheap look takes: the signal, and the columns that tell them apart."""
 
 
 @dataclass(frozen=True)
@@ -141,9 +145,10 @@ class Reading:
         rows are not in it.
         """
         sums: dict[date, list[tuple[int, int, int]]] = {}
-        for place, whose in enumerate(NEWEST):
+        for place, (signal, whose) in enumerate(NEWEST):
+            since = STAMPS[signal].table.c.date >= first_day
             for bounds in self._chunks_of_owners(whose):
-                for found in self._rows(_newest_stamps(whose, and_(whose[0].table.c.date >= first_day, *bounds))):
+                for found in self._rows(_newest_stamps(signal, whose, and_(since, *bounds))):
                     all_sums = sums.setdefault(found["day"], [(0, 0, 0)] * len(NEWEST))
                     number, stamped, stamps = all_sums[place]
                     all_sums[place] = (
@@ -245,15 +250,12 @@ class Reading:
         return self._connection.execute(query).mappings().all()
 
 
-def _newest_stamps(whose: Sequence[Column[Any]], bounds: ColumnElement[bool]) -> Select[Any]:
+def _newest_stamps(signal: Signal, whose: Sequence[Column[Any]], bounds: ColumnElement[bool]) -> Select[Any]:
     """Of each day the newest stamps of its cells: how many cells, how many have one, and these added up."""
-    table = whose[0].table
-    stamp = DAILY.c.fetched_at if table is DAILY else FACTS.c.updated_at
+    stamp = STAMPS[signal]
+    day = stamp.table.c.date
     cells = (
-        select(table.c.date.label("day"), func.max(stamp).label("stamp"))
-        .where(bounds)
-        .group_by(*whose, table.c.date)
-        .subquery("cells")
+        select(day.label("day"), func.max(stamp).label("stamp")).where(bounds).group_by(*whose, day).subquery("cells")
     )
     return select(
         cells.c.day,

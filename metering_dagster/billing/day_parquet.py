@@ -5,18 +5,17 @@ Belongs here: columns, and how each value is written down exactly. Does not: whe
 
 import json
 from collections.abc import Mapping
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime
 from decimal import ROUND_HALF_EVEN, Decimal
 from typing import TYPE_CHECKING, Any
 
 from metering_dagster.arrow import column_of_texts
-from metering_dagster.billing.cells import Amounts, Cell, Side, Signal, Subscription
+from metering_dagster.billing.cells import Amounts, Cell, Side, Signal, Subscription, instant_of
 from metering_dagster.billing.report import DayReport, Row
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROUNIT = Decimal("0.000001")
 _VERSION = "1"
 _SIDES = {"daily": Signal.DAILY, "facts": Signal.FACTS}
@@ -176,4 +175,4 @@ def _amounts(text: str | None) -> Amounts | None:
 
 
 def _instant(microseconds: int | None) -> datetime | None:
-    return None if microseconds is None else _EPOCH + timedelta(microseconds=microseconds)
+    return None if microseconds is None else instant_of(microseconds)

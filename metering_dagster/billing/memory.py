@@ -7,16 +7,16 @@ Instants are the database's; in the cursor they are microseconds since 1970. No 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime
 from typing import Any
 
-from metering_dagster.billing.cells import Signal
+from metering_dagster.billing.cells import Signal, instant_of, microseconds_of
 from metering_dagster.billing.pending import Pending, Why
 from metering_dagster.billing.watermark import Rules, start_of
 
 _VERSION = 1
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
+_SECOND = 1_000_000
+"""In microseconds."""
 _SHORT = {Signal.DAILY: "daily", Signal.FACTS: "facts"}
 _WHYS = list(Why)
 
@@ -120,7 +120,7 @@ def _day(memory: Memory, day: date) -> list[Any]:
     return [
         memory.states.get(day, ""),
         memory.sums.get(day, ""),
-        0 if compared is None else (compared - _EPOCH) // timedelta(seconds=1),
+        0 if compared is None else microseconds_of(compared) // _SECOND,
         int(day in memory.suspects),
     ]
 
@@ -147,7 +147,7 @@ def _read(content: Mapping[str, Any]) -> Memory:
         summed=_instant(content["summed"]),
         sums={day: _text(found[1]) for day, found in days.items() if found[1]},
         suspects=frozenset(day for day, found in days.items() if found[3]),
-        compared={day: _EPOCH + timedelta(seconds=int(found[2])) for day, found in days.items() if found[2]},
+        compared={day: instant_of(int(found[2]) * _SECOND) for day, found in days.items() if found[2]},
         pending={date.fromisoformat(day): _read_pending(found) for day, found in content["pending"].items()},
         gap=_read_gap(content["gap"]) if "gap" in content else None,
     )  # fmt: skip
@@ -168,7 +168,7 @@ def _read_gap(found: list[Any]) -> Gap:
 
 
 def _number(instant: datetime | None) -> int | None:
-    return None if instant is None else (instant - _EPOCH) // _MICROSECOND
+    return None if instant is None else microseconds_of(instant)
 
 
 def _instant(number: int | None) -> datetime | None:
@@ -176,7 +176,7 @@ def _instant(number: int | None) -> datetime | None:
 
 
 def _needed(number: int) -> datetime:
-    return _EPOCH + int(number) * _MICROSECOND
+    return instant_of(int(number))
 
 
 def _text(value: object) -> str:

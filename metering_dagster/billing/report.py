@@ -109,10 +109,10 @@ def report(
 def compare(before: Sequence[Row], now: Mapping[CellKey, Cell], claims: Claims, at: datetime) -> list[Row]:
     """Each cell as it is `now` beside what was reported of it `before`, ordered by external id, then id.
 
-    `at` stands for the reading. A cell that is gone stays as a vanished one, touched in the run that missed it. So does
-    one that no subscription claims any more: whoever took it is to know that it is no longer theirs.
+    `at` stands for the reading, and is later than any `reported_at` before. A cell that is gone stays as a vanished
+    one, touched in the run that missed it. So does one that no subscription claims any more: whoever took it is to know
+    that it is no longer theirs.
     """
-    at = max([at, *(row.reported_at + _TICK for row in before)])
     known = {row.key: row for row in before}
     subscriptions = {one.id: one for one in claims.subscriptions}
     rows = [_present(cell, known.get(key), at) for key, cell in now.items()]

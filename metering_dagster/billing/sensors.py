@@ -6,7 +6,6 @@ Belongs here: what Dagster knows that a look wants, how its answer becomes run r
 
 from collections.abc import Callable
 from datetime import UTC, date, datetime
-from functools import cache
 from typing import TYPE_CHECKING
 
 import dagster as dg
@@ -98,7 +97,6 @@ def _reported(instance: dg.DagsterInstance, files: "DayFiles") -> Callable[[date
     records say: consumers read the files."""
     stored = files.generations()
 
-    @cache
     def reported(day: date) -> Reported | None:
         found = last_materialization(instance, BILLING_CHANGES, day.isoformat()) if day in stored else None
         if found is None or READ_AT not in found[1] or STATE not in found[1]:

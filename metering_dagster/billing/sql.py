@@ -14,7 +14,8 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import GenericFunction
 
-EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - the columns have no zone
+from metering_dagster.billing.cells import microseconds_of
+
 _SIX_PLACES = Decimal("0.000001")
 
 
@@ -72,7 +73,8 @@ class _AddedStamps:
 
     def step(self, stamp: str | None) -> None:
         if stamp is not None:
-            self.sum = (self.sum or 0) + microseconds(datetime.fromisoformat(stamp))
+            instant = datetime.fromisoformat(stamp)
+            self.sum = (self.sum or 0) + microseconds_of(instant if instant.tzinfo else instant.replace(tzinfo=UTC))
 
     def finalize(self) -> str | None:
         return None if self.sum is None else str(self.sum)
@@ -88,10 +90,3 @@ class _AddedAmounts:
 
     def finalize(self) -> str | None:
         return None if self.sum is None else f"{self.sum:f}"
-
-
-def microseconds(stamp: datetime) -> int:
-    """Microseconds since 1970 of a stamp as the tables hold it, exactly."""
-    naive = stamp.astimezone(UTC).replace(tzinfo=None) if stamp.tzinfo else stamp
-    since = naive - EPOCH
-    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds

@@ -121,7 +121,7 @@ def columns(meta: Meta) -> list[str]:
 
 def _table(rows: Sequence[AnswerRow], meta: Meta) -> list[str]:
     names = columns(meta)
-    table = [names, *([_cell(record(row)[name]) for name in names] for row in rows)]
+    table = [names, *([_cell(told[name]) for name in names] for told in map(record, rows))]
     widths = [max(len(line[place]) for line in table) for place in range(len(names))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in table]
 

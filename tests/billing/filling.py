@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
@@ -76,6 +76,15 @@ class BillingTables:
         with self.engine.connect() as connection:
             yield connection
 
+    def kill_sessions(self) -> int:
+        """KILL every session that is in this database but our own; how many there were."""
+        with self.engine.connect() as connection:
+            ids = connection.exec_driver_sql(
+                "SELECT id FROM information_schema.processlist WHERE db = DATABASE() AND id <> CONNECTION_ID()"
+            ).scalars()
+            killed = [connection.exec_driver_sql(f"KILL {session}") for session in ids.all()]
+        return len(killed)
+
     def now(self) -> datetime:
         """The database's clock."""
         with self.database().reading() as reading:
@@ -119,11 +128,6 @@ def tenant(scope: str, **fields: Any) -> Subscription:
 def resource_group(name: str, integration: str = "azure", id: str | None = None) -> Subscription:
     """A resource group's subscription."""
     return Subscription(id or f"rg:{name}", integration, name, f"Group {name}", "azure", is_resource_group=True)
-
-
-def day_of(number: int, last: date) -> date:
-    """So many days before another."""
-    return last - timedelta(days=number)
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 
 import pytest
-from sqlalchemy import Engine, create_engine
+from sqlalchemy import create_engine
 
 from metering_dagster.billing.cells import Signal
 from metering_dagster.billing.pending import Why
@@ -124,14 +124,19 @@ def test_what_is_committed_later_than_the_overlap_and_is_the_newest_is_found_wit
 # --- stamps ---
 
 
-@pytest.mark.case("same_second")
-def test_a_row_written_in_the_second_of_a_look_and_a_run_is_reported_as_well(watching):
+def read_within_a_second(watching: Watching) -> None:
+    """A row of t1 is stamped with a whole second, and the day is read before that second is over."""
     to_whole_seconds(watching.tables)
     watching.rules = replace(STAMPS_ALONE, quiet=timedelta(0))
     watching.tables.daily("t1", DAY, NOON, 2)
     watching.now = NOON + 0.3 * SECOND
     assert watching.asks() == [DAY]
     watching.run(DAY)
+
+
+@pytest.mark.case("same_second")
+def test_a_row_written_in_the_second_of_a_look_and_a_run_is_reported_as_well(watching):
+    read_within_a_second(watching)
     watching.tables.daily("t2", DAY, NOON, 3)
     watching.now = NOON + 0.6 * SECOND
     assert DAY in watching.watch(minutes=5)
@@ -140,12 +145,7 @@ def test_a_row_written_in_the_second_of_a_look_and_a_run_is_reported_as_well(wat
 
 @pytest.mark.case("same_second")
 def test_a_row_rewritten_in_its_own_second_after_it_was_read_is_reported_as_well(watching):
-    to_whole_seconds(watching.tables)
-    watching.rules = replace(STAMPS_ALONE, quiet=timedelta(0))
-    watching.tables.daily("t1", DAY, NOON, 2)
-    watching.now = NOON + 0.3 * SECOND
-    assert watching.asks() == [DAY]
-    watching.run(DAY)
+    read_within_a_second(watching)
     watching.tables.daily("t1", DAY, NOON, 3)
     watching.now = NOON + 0.6 * SECOND
     assert DAY in watching.watch(minutes=5)
@@ -299,23 +299,13 @@ def test_a_fact_that_is_gone_and_was_not_the_newest_is_found_within_a_day(billin
 # --- the server ---
 
 
-def kill_sessions(tables: BillingTables, engine: Engine) -> int:
-    """KILL every session that is in the test's database but our own."""
-    with engine.connect() as connection:
-        ids = connection.exec_driver_sql(
-            "SELECT id FROM information_schema.processlist WHERE db = DATABASE() AND id <> CONNECTION_ID()"
-        ).scalars()
-        killed = [connection.exec_driver_sql(f"KILL {session}") for session in ids.all()]
-    return len(killed)
-
-
 @pytest.mark.services
 @pytest.mark.case("server_gone")
 def test_a_connection_that_is_killed_between_two_looks_is_replaced(billing_mariadb):
     watching = settled(billing_mariadb)
     billing_mariadb.daily("t1", DAY, NOON)
     billing_mariadb.engine.dispose()
-    assert kill_sessions(billing_mariadb, billing_mariadb.engine) == 1
+    assert billing_mariadb.kill_sessions() == 1
     assert watching.settle() == {DAY: Why.INGESTED}
 
 
@@ -326,7 +316,7 @@ def test_a_connection_that_is_killed_in_the_midst_of_a_look_leaves_the_cursor(bi
     billing_mariadb.daily("t1", DAY, NOON)
     billing_mariadb.engine.dispose()
     before = watching.cursor
-    watching.midway = lambda: kill_sessions(billing_mariadb, billing_mariadb.engine)
+    watching.midway = billing_mariadb.kill_sessions
     with pytest.raises(DatabaseAwayError):
         watching.look()
     assert watching.cursor == before

@@ -202,16 +202,6 @@ def test_columns_of_the_type_timestamp_are_read_in_utc(own_mariadb):
     assert piece.side.stamps == int(TEN.timestamp()) * 1_000_000
 
 
-def killed_sessions(billing: BillingTables) -> int:
-    """KILL every session that is in the test's database but our own."""
-    with billing.engine.connect() as connection:
-        ids = connection.exec_driver_sql(
-            "SELECT id FROM information_schema.processlist WHERE db = DATABASE() AND id <> CONNECTION_ID()"
-        ).scalars()
-        killed = [connection.exec_driver_sql(f"KILL {session}") for session in ids.all()]
-    return len(killed)
-
-
 @pytest.mark.services
 @pytest.mark.case("server_gone")
 def test_a_connection_that_is_killed_between_two_readings_is_replaced(billing_mariadb):
@@ -220,7 +210,7 @@ def test_a_connection_that_is_killed_between_two_readings_is_replaced(billing_ma
     database = billing_mariadb.database()
     with database.reading() as reading:
         assert len(reading.claims().subscriptions) == 1
-    assert killed_sessions(billing_mariadb) == 1
+    assert billing_mariadb.kill_sessions() == 1
     with database.reading() as reading:
         assert len(reading.claims().subscriptions) == 1
 
@@ -237,7 +227,7 @@ def test_a_connection_that_is_killed_within_a_reading_is_away_and_the_next_readi
 
 
 def lose_and_read(billing: BillingTables, reading: Reading) -> None:
-    assert killed_sessions(billing) == 1
+    assert billing.kill_sessions() == 1
     reading.claims()
 
 
