@@ -8,21 +8,10 @@ import multiprocessing
 import os
 import sys
 import time
-import traceback
 from collections import Counter
 from decimal import Decimal
 
-from tests.simulation.world import Outcome, simulate
-
-
-def _live(seed: int) -> tuple[int, str | None, Counter[str], Counter[str], dict[str, Decimal]]:
-    try:
-        outcome: Outcome = simulate(seed)
-    except Exception:  # noqa: BLE001  # whatever it is, it belongs to its seed, and the others go on
-        return seed, f"seed {seed}: the product broke\n{traceback.format_exc()}", Counter(), Counter(), {}
-    words = outcome.words() if outcome.violation else None
-    why = Counter(loss.why for loss in outcome.losses)
-    return seed, words, Counter(outcome.figures), why, dict(outcome.sums)
+from tests.simulation.fleet import live
 
 
 def main() -> int:
@@ -38,7 +27,7 @@ def main() -> int:
     reasons: Counter[str] = Counter()
     sums: dict[str, Decimal] = {}
     with multiprocessing.get_context("spawn").Pool(min(asked.jobs, asked.seeds)) as pool:
-        for number, (seed, words, these, why, its_sums) in enumerate(pool.imap_unordered(_live, seeds), 1):
+        for number, (seed, words, these, why, its_sums) in enumerate(pool.imap_unordered(live, seeds), 1):
             figures += these
             reasons += why
             for name, quantity in its_sums.items():
