@@ -266,6 +266,27 @@ def test_checksums_tell_which_days_moved(billing):
     assert checksums()[other] != before[other]
 
 
+def test_checksums_of_a_day_are_the_same_however_much_lies_before_it(billing):
+    billing.daily("t1", DAY, TEN)
+    billing.fact("t1", DAY, TEN, group="rg-a")
+    billing.fact("t1", DAY, TEN + MOMENT, group=None)
+    billing.fact("t2", DAY, None, group="rg-b")
+
+    def checksums() -> tuple[dict[date, str], list[str]]:
+        database = billing.database()
+        with queries_of(database) as queries, database.reading() as reading:
+            return reading.checksums(DAY), [query for query, _ in queries if "cells" in query]
+
+    walked, at_once = checksums()
+    assert not any(" IN (" in query for query in at_once)
+    for scope, group in (("t1", "rg-a"), ("t2", "rg-b"), ("t1", None)):
+        billing.fact(scope, DAY - timedelta(days=900), TEN, group=group)
+    billing.daily("t1", DAY - timedelta(days=900), TEN)
+    jumped, in_chunks = checksums()
+    assert all(" IN (" in query for query in in_chunks)
+    assert jumped == walked
+
+
 def test_groups_of_a_day_are_those_of_its_facts(billing):
     billing.fact("t1", DAY, TEN, group="rg-b")
     billing.fact("t1", DAY, TEN, group="rg-a")
