@@ -7,7 +7,7 @@ READY := .venv/.ready
 # uv brings certificates of its own; a company's machine trusts others as well.
 export UV_SYSTEM_CERTS ?= true
 
-.PHONY: help demo dev ui test lint format simulate-billing bench lock clean
+.PHONY: help demo dev ui test lint format simulate-billing bench bench-billing lock clean
 
 help:  ## What can be made
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -59,6 +59,9 @@ simulate-billing: $(READY)  ## Billing by simulation on MariaDB, with random ing
 bench: $(READY)  ## Requests and CPU for each raw row; what a run of an hour costs
 	@$(BIN)/python -m benchmarks.rows
 	@$(BIN)/python -m benchmarks.runs
+
+bench-billing: $(READY)  ## Polls and reconciles among 5 million facts, against the window again
+	@$(BIN)/python -m benchmarks.billing
 
 lock: $(READY)  ## Renew requirements.lock from pyproject.toml
 	@$(BIN)/uv pip compile pyproject.toml --extra local --extra dev --universal --python-version 3.11 \
