@@ -157,13 +157,14 @@ class Losses:
             return
         assert self.daemon is not None
         for tick in self.daemon.flush_ticks:
-            if not max(written, opened) + _VISIBLE <= tick.at < end or not self._goes_now(group, tick.at, end):
+            if not max(written, opened) + _VISIBLE <= tick.at < end or not self._goes_now(group, tick.at):
                 continue
             self._chance_of_flush(group, tick, end)
 
-    def _goes_now(self, group: GroupBook, at: float, end: float) -> bool:
-        """Whether a flush at this time takes the group."""
-        if at >= end - 600:
+    def _goes_now(self, group: GroupBook, at: float) -> bool:
+        """Whether a flush at this time takes the group, by all that could be known then."""
+        end = self.judge.end_stated(group.name[:2], at)
+        if end is not None and at >= end - 600:
             return True
         return bucket_of(at) != group.name[3] and not group.is_held(at) and group.good_sum(at) != 0
 
