@@ -49,9 +49,8 @@ class Outcome:
     """When that was."""
 
     def words(self) -> str:
-        """The violation in words, with the seed."""
-        said = f"seed {self.plan.seed}, step {self.figures['calls']}, {self.at}: {self.violation}"
-        return f"{said}\n    again: python -m tests.simulation --seeds 1 --first {self.plan.seed}"
+        """The violation in words, with the seed and when it was."""
+        return f"seed {self.plan.seed}, step {self.figures['calls']}, {self.at}: {self.violation}"
 
 
 class _World:
