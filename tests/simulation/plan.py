@@ -8,6 +8,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 
 from metering_dagster.metering.quantities import Quantities
 
@@ -61,17 +62,17 @@ class Plan:
     quiet: frozenset[str] = field(default_factory=frozenset)
     """What sellers and buyers do not do in this world, by the names of their habits."""
 
-    @property
+    @cached_property
     def end_of_usage(self) -> float:
         """When the last usage arises."""
         return self.start.timestamp() + self.hours * HOUR
 
-    @property
+    @cached_property
     def end(self) -> float:
         """When the world ends."""
         return self.end_of_usage + self.tail * HOUR
 
-    @property
+    @cached_property
     def calm_from(self) -> float:
         """From when on nothing is disturbed for long."""
         return self.end - self.calm * HOUR
