@@ -7,7 +7,7 @@ READY := .venv/.ready
 # uv brings certificates of its own; a company's machine trusts others as well.
 export UV_SYSTEM_CERTS ?= true
 
-.PHONY: help demo dev ui test lint format simulate-billing bench bench-billing lock clean
+.PHONY: help demo dev ui test lint format simulate simulate-billing bench bench-billing lock clean
 
 help:  ## What can be made
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,7 +52,11 @@ format: $(READY)  ## Put the code into the house's form
 	@$(BIN)/ruff check --fix-only --quiet .
 	@$(BIN)/ruff format .
 
-SEEDS ?= 500
+simulate: SEEDS ?= 100
+simulate: $(READY)  ## Metering by simulation: worlds with faults everywhere, and a judge; SEEDS=1000
+	@$(BIN)/python -m tests.simulation --seeds $(SEEDS)
+
+simulate-billing: SEEDS ?= 500
 simulate-billing: $(READY)  ## Billing by simulation on MariaDB, with random ingests; SEEDS=500
 	@$(BIN)/python -m tests.billing.simulation --seeds $(SEEDS)
 

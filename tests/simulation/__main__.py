@@ -1,17 +1,14 @@
 """`python -m tests.simulation --seeds 1000 --first 1`: live through that many worlds, tell of every violation.
 
-Belongs here: the command line, the progress, sums over all seeds. Does not: worlds.
+Belongs here: the command line, the progress. Does not: worlds, sums over them (fleet).
 """
 
 import argparse
-import multiprocessing
 import os
 import sys
 import time
-from collections import Counter
-from decimal import Decimal
 
-from tests.simulation.fleet import live
+from tests.simulation.fleet import Totals, live_all
 
 
 def main() -> int:
@@ -21,31 +18,16 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     asked = parser.parse_args()
-    seeds = range(asked.first, asked.first + asked.seeds)
-    began, violations = time.monotonic(), []
-    figures: Counter[str] = Counter()
-    reasons: Counter[str] = Counter()
-    sums: dict[str, Decimal] = {}
-    with multiprocessing.get_context("spawn").Pool(min(asked.jobs, asked.seeds)) as pool:
-        for number, (seed, words, these, why, its_sums) in enumerate(pool.imap_unordered(live, seeds), 1):
-            figures += these
-            reasons += why
-            for name, quantity in its_sums.items():
-                sums[name] = sums.get(name, Decimal(0)) + quantity
-            if words is not None:
-                violations.append((seed, words))
-                print(words, flush=True)
-            if number % 10 == 0 or number == asked.seeds:
-                spent = time.monotonic() - began
-                print(f"{number} of {asked.seeds} seeds, {len(violations)} violations, {spent:.0f} s", flush=True)
-    print(", ".join(f"{name}: {count}" for name, count in figures.items()))
-    print("quantities:", ", ".join(f"{name} {quantity}" for name, quantity in sorted(sums.items())))
-    print(
-        "lost, and excused:", ", ".join(f"{why}: {count} groups" for why, count in reasons.most_common()) or "nothing"
-    )
-    if violations:
-        print(f"violations in seeds {', '.join(str(seed) for seed, _ in sorted(violations))}")
-    return 1 if violations else 0
+    began, totals = time.monotonic(), Totals()
+    for number, lived in enumerate(live_all(range(asked.first, asked.first + asked.seeds), asked.jobs), 1):
+        totals.add(lived)
+        if lived.violation is not None:
+            print(lived.violation, flush=True)
+        if number % 10 == 0 or number == asked.seeds:
+            spent = time.monotonic() - began
+            print(f"{number} of {asked.seeds} seeds, {len(totals.violations)} violations, {spent:.0f} s", flush=True)
+    print(totals.words())
+    return 1 if totals.violations else 0
 
 
 if __name__ == "__main__":

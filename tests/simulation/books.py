@@ -62,7 +62,10 @@ class Row:
 
     def at(self, instant: float) -> Version | None:
         """What stood there then."""
-        return next((version for version in reversed(self.versions) if version.at <= instant), None)
+        for version in reversed(self.versions):
+            if version.at <= instant:
+                return version
+        return None
 
     def content(self, instant: float) -> tuple[Decimal, str] | None:
         """What would have been counted then."""
@@ -105,14 +108,20 @@ class GroupBook:
 
     def is_held(self, at: float) -> bool:
         """Whether a row with a fault stood in it then."""
-        return any(
-            (version := row.at(at)) is not None and not version.gone and version.fault is not None
-            for row in self.rows.values()
-        )
+        for row in self.rows.values():
+            version = row.at(at)
+            if version is not None and version.fault is not None and not version.gone:
+                return True
+        return False
 
     def good_sum(self, at: float) -> Decimal:
         """What its rows that waited then add up to."""
-        return sum((found[0] for row in self.rows.values() if (found := row.content(at))), Decimal(0))
+        found = Decimal(0)
+        for row in self.rows.values():
+            version = row.at(at)
+            if version is not None and version.is_good and version.was_pending(at):
+                found += version.quantity
+        return found
 
 
 class Books:

@@ -53,16 +53,11 @@ class Judge:
         self.kernel, self.books, self.shop, self.market, self.lock = kernel, books, shop, market, lock
         self.expiry_ends: dict[tuple[str, str], float] = {}
         """The end of each flush window, as the subscribers table has it."""
-        self._stated_ends: dict[tuple[str, str], list[tuple[float, float]]] = {}
-        """The same with the time from which on it stood there."""
-        self.window_opened: dict[tuple[str, str], float] = {}
+        self.windows: dict[tuple[str, str], list[tuple[float, float]]] = {}
+        """When each end was written, and the end."""
         self.on_loss: Callable[[GroupBook, float], None] = lambda group, since: None
         """Asked of everything that ends unbilled, since when it was there."""
         self._changes: list[Change] = []
-
-    def end_stated(self, buyer: tuple[str, str], at: float) -> float | None:
-        """The end of the buyer's flush window as it stood in the table then: events come late, the earliest one too."""
-        return next((end for since, end in reversed(self._stated_ends.get(buyer, [])) if since <= at), None)
 
     # What is heard.
 
@@ -291,8 +286,7 @@ class Judge:
             if old is not None and expiry > old:
                 raise Violation("e", f"{errand.name} moved an expiry later, from {old} to {expiry}")
             self.expiry_ends[buyer] = instant
-            self._stated_ends.setdefault(buyer, []).append((self.kernel.now, instant))
-            self.window_opened.setdefault(buyer, self.kernel.now)
+            self.windows.setdefault(buyer, []).append((self.kernel.now, instant))
         if status == "inactive" and was != "inactive":
             end = self.expiry_ends.get(buyer)
             if end is None or self.kernel.now < end:

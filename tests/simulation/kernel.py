@@ -112,7 +112,11 @@ class Kernel:
         assert process is not None, "only a process waits"
         if process.is_dead:
             raise Killed
-        self.schedule(self.now + max(seconds, 0.0), process)
+        until = self.now + seconds if seconds > 0.0 else self.now
+        if until <= self._until and (not self._heap or until < self._heap[0][0]) and self.failure is None:
+            self.now = until  # nobody comes in between
+            return
+        self.schedule(until, process)
         following = self._next()
         if following is not process:
             self._give(following)

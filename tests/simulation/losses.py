@@ -131,8 +131,8 @@ class Losses:
 
     def _after_the_end(self, buyer: tuple[str, str]) -> None:
         end = self.market.endings[buyer].at + HOUR
-        opened = self.judge.window_opened.get(buyer)
-        if opened is None or opened + _VISIBLE >= end:
+        windows = self.judge.windows.get(buyer)
+        if windows is None or windows[0][0] + _VISIBLE >= end:
             return  # the event came too late
         for group in self.books.groups.values():
             if group.name[:2] != buyer or group.direct or group.fault or group.refusals:
@@ -140,9 +140,9 @@ class Losses:
             if not (is_billable(group.name[3], end - 1) and buyer[1] not in self.market.unsubscribed):
                 continue
             for row in group.rows.values():
-                self._billed_in_time(group, row, opened, end)
+                self._billed_in_time(group, row, windows, end)
 
-    def _billed_in_time(self, group: GroupBook, row: Row, opened: float, end: float) -> None:
+    def _billed_in_time(self, group: GroupBook, row: Row, windows: list[tuple[float, float]], end: float) -> None:
         version = row.at(end - 600 - _VISIBLE)
         if version is None or not version.is_good or version.filed != group.name[3] or row.second is None:
             return
@@ -157,14 +157,15 @@ class Losses:
             return
         assert self.daemon is not None
         for tick in self.daemon.flush_ticks:
-            if not max(written, opened) + _VISIBLE <= tick.at < end or not self._goes_now(group, tick.at):
+            if not max(written, windows[0][0]) + _VISIBLE <= tick.at < end:
                 continue
-            self._chance_of_flush(group, tick, end)
+            if self._goes_now(group, tick.at, windows):
+                self._chance_of_flush(group, tick, end)
 
-    def _goes_now(self, group: GroupBook, at: float) -> bool:
-        """Whether a flush at this time takes the group, by all that could be known then."""
-        end = self.judge.end_stated(group.name[:2], at)
-        if end is not None and at >= end - 600:
+    def _goes_now(self, group: GroupBook, at: float, windows: list[tuple[float, float]]) -> bool:
+        """Whether a flush at this time takes the group, by the end that the table showed then."""
+        shown = next(end for since, end in reversed(windows) if since + _VISIBLE <= at)
+        if at >= shown - 600:
             return True
         return bucket_of(at) != group.name[3] and not group.is_held(at) and group.good_sum(at) != 0
 

@@ -8,6 +8,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 
 from metering_dagster.metering.quantities import Quantities
 
@@ -30,7 +31,7 @@ class Plan:
     tail: int = 52
     """For how many hours the world lives on, so that every window closes and a day more goes by."""
     calm: int = 28
-    """How many of these, the last ones, nothing is disturbed in."""
+    """How many of these, the last ones, have no fault but such as the SDK's own retries mend."""
     lock: int = 1
     quantities: Quantities = Quantities.DECIMAL
     default_product: str | None = None
@@ -38,7 +39,7 @@ class Plan:
     """How far back the age-out looks: as a rule less than its 400 days, which the world has not."""
     page: int | None = None
     """How many items a page of DynamoDB has; None: as many as fit."""
-    fault_rate: float = 0.05
+    fault_rate: float = 0.06
     stubborn: float = 0.1
     """Which part of the faults outlasts the SDK's own retries."""
     kill_rate: float = 0.0003
@@ -61,19 +62,19 @@ class Plan:
     quiet: frozenset[str] = field(default_factory=frozenset)
     """What sellers and buyers do not do in this world, by the names of their habits."""
 
-    @property
+    @cached_property
     def end_of_usage(self) -> float:
         """When the last usage arises."""
         return self.start.timestamp() + self.hours * HOUR
 
-    @property
+    @cached_property
     def end(self) -> float:
         """When the world ends."""
         return self.end_of_usage + self.tail * HOUR
 
-    @property
+    @cached_property
     def calm_from(self) -> float:
-        """From when on nothing is disturbed."""
+        """From when on nothing is disturbed for long."""
         return self.end - self.calm * HOUR
 
     def is_away(self, now: float) -> bool:
@@ -117,7 +118,7 @@ def draw(seed: int) -> Plan:
         default_product=chance.choice((None, "prod-default")),
         oldest_offset=9600 if chance.random() < 0.05 else 240,
         page=chance.choice((None, None, 1, 2, 7)),
-        fault_rate=0.05,
+        fault_rate=0.06,
         stubborn=chance.choice((0.05, 0.1, 0.3)),
         kill_rate=chance.choice((0.0, 0.0003, 0.002)),
         stall_rate=chance.choice((0.0, 0.0003, 0.001)),

@@ -107,12 +107,15 @@ class Wire:
         return answer
 
     def _stubborn(self) -> float:
+        if self.kernel.now >= self.plan.calm_from:
+            return 0.0
         return 0.6 if within(self.plan.storms, self.kernel.now) else self.plan.stubborn
 
     def _fault(self, kind: str, operation: str) -> str | None:
         """What will befall this call, if anything."""
         now, chance = self.kernel.now, self.chance
-        if now >= self.plan.calm_from:
+        calm = now >= self.plan.calm_from
+        if calm and kind == "metering":
             return None
         if kind == "metering":
             if self.plan.is_down(now):
@@ -125,7 +128,7 @@ class Wire:
         if chance.random() >= rate:
             return None
         kinds = ["throttled", "broken", "unreachable", "lost before", "lost after"]
-        if operation == "TransactWriteItems":
+        if operation == "TransactWriteItems" and not calm:
             kinds += ["conflict"]
         if kind == "metering":
             kinds += ["lost after", "unprocessed", "unprocessed"]
