@@ -13,6 +13,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError
 
 from metering_dagster.errors import CallerError, SettingsError
+from metering_dagster.masking import mask_text
 from metering_dagster.settings import Settings, is_loopback
 
 if TYPE_CHECKING:
@@ -114,16 +115,17 @@ class Clients:
             client = self._session.client(service, region_name=region or self.settings.region, config=config)  # type: ignore[call-overload]
         except BotoCoreError as error:
             raise CallerError(
-                f"No {service} client can be made: {error}. {untouched} "
+                f"No {service} client can be made: {mask_text(str(error))}. {untouched} "
                 "Set AWS_REGION and the credentials as the AWS SDK expects them."
             ) from error
         except ValueError as error:
             raise SettingsError(
-                f"No {service} client can be made: {error}. {untouched} Mend the AWS_ENDPOINT_URL settings."
+                f"No {service} client can be made: {mask_text(str(error))}. {untouched} "
+                "Mend the AWS_ENDPOINT_URL settings."
             ) from error
         if self.settings.frozen_now is not None and not is_loopback(client.meta.endpoint_url):
             raise SettingsError(
-                f"METERING_NOW is refused: {service} would be called at {client.meta.endpoint_url}, which is not on "
-                f"loopback. {untouched} Unset METERING_NOW, or name local endpoints."
+                f"METERING_NOW is refused: {service} would be called at {mask_text(client.meta.endpoint_url)}, "
+                f"which is not on loopback. {untouched} Unset METERING_NOW, or name local endpoints."
             )
         return client

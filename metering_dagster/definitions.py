@@ -14,6 +14,7 @@ from metering_dagster.billing import assets as billing_room
 from metering_dagster.billing.deployment import Billing
 from metering_dagster.billing.io_manager import billing_changes_io
 from metering_dagster.billing.sensors import billing_changes_sensor
+from metering_dagster.errors import SettingsError
 from metering_dagster.expiry.assets import age_out_job, expired_usage
 from metering_dagster.expiry.schedules import age_out_schedules
 from metering_dagster.ledger.assets import metering_report, refresh_report_job, report_schedule
@@ -44,6 +45,7 @@ def build_defs(
     """
     if settings is None:
         settings = read_settings(os.environ)
+    _check_cron(settings.cron)
     assets = hourly_assets(settings, hourly(first_hour))
     meter_hour = meter_hour_job(assets)
     report = metering_report(mode_of(settings), daily(first_hour))
@@ -89,6 +91,17 @@ def build_defs(
         },
         executor=dg.in_process_executor,
     )
+
+
+def _check_cron(cron: str) -> None:
+    """Dagster's own words about it name a schedule, and not the setting."""
+    try:
+        dg.ScheduleDefinition(name="checked", job_name="none", cron_schedule=cron)
+    except dg.DagsterInvalidDefinitionError:
+        raise SettingsError(
+            f"Malformed settings, nothing was read or written: METERING_CRON={cron!r}: must be a cron expression "
+            "of five fields, such as 0 * * * *, that comes to pass."
+        ) from None
 
 
 defs = build_defs()

@@ -194,8 +194,8 @@ def batch_get(client: "DynamoDBClient", table: str, keys: Sequence[Item]) -> Ite
                 attempt += 1
                 if attempt > CONFLICT_ATTEMPTS:
                     raise UnreachableError(
-                        f"DynamoDB table {table} left {len(wanted)} keys unread after {attempt} attempts (throttled). "
-                        "Nothing was written for them; the next run reads them again."
+                        f"DynamoDB table {mask_text(table)} left {len(wanted)} keys unread after {attempt} attempts "
+                        "(throttled). Nothing was written for them; the next run reads them again."
                     )
                 time.sleep(pause(attempt))
 
@@ -225,9 +225,8 @@ def explain(
     """Put an error of botocore about this table in words: what, where, what was left untouched, what to do."""
     where = place(client, table, shape)
     if is_credentials_error(error):
-        return CallerError(
-            f"No usable AWS credentials for {where}: {str(error).rstrip('.')}. {kept} Set or renew the credentials."
-        )
+        said = mask_text(str(error)).rstrip(".")
+        return CallerError(f"No usable AWS credentials for {where}: {said}. {kept} Set or renew the credentials.")
     if isinstance(error, ClientError):
         code = error.response.get("Error", {}).get("Code", "")
         message = mask_text(error.response.get("Error", {}).get("Message", "")).rstrip(".")
@@ -266,7 +265,9 @@ def shape_error(client: "DynamoDBClient", table: str, shape: TableShape, kept: s
 
 def place(client: "DynamoDBClient", table: str, shape: TableShape) -> str:
     """Which table, and where, for a message."""
-    return f"{shape.title} {table} ({shape.setting}) in {client.meta.region_name} at {client.meta.endpoint_url}"
+    return mask_text(
+        f"{shape.title} {table} ({shape.setting}) in {client.meta.region_name} at {client.meta.endpoint_url}"
+    )
 
 
 def is_credentials_error(error: Exception) -> bool:

@@ -12,6 +12,8 @@ _ARN = re.compile(r"(?:arn:aws[a-zA-Z-]*|\baws[a-zA-Z-]*:license-manager):(?:[^\
 """Also without its `arn:`, as some lifecycle events have it. A comma may be part of it."""
 _ACCOUNT = re.compile(r"(?<![0-9])[0-9]{12}(?![0-9])")
 """Also with letters beside it: what others name may be glued to one."""
+_USER = re.compile(r"(?<=://)(?:[^\s/?#]*|[^\s/]*:\S*)@")
+"""Who calls, and with which password, in a URL: up to its last `@`, for that and a `/` may be part of a password."""
 _MASKED_LICENCE = re.compile(r"(?i)\blicen[cs]es?[ :=]{1,2}(\*{4}[^\s,;:.)\]]{0,4})")
 
 
@@ -28,8 +30,10 @@ def digest(*values: str) -> str:
 
 
 def mask_text(text: str) -> str:
-    """The text with every licence ARN and twelve-digit account id in it masked; for messages of others."""
-    return _ACCOUNT.sub(lambda m: mask(m[0]), _ARN.sub(lambda m: mask(m[0]), text))
+    """The text with every licence ARN, twelve-digit account id, and user of a URL in it masked; for messages of others
+    and for what settings say.
+    """
+    return _ACCOUNT.sub(lambda m: mask(m[0]), _ARN.sub(lambda m: mask(m[0]), _USER.sub("****@", text)))
 
 
 def licence_in(text: str) -> str | None:

@@ -23,6 +23,10 @@ from metering_dagster.metering.quantities import Quantities
 
 T = TypeVar("T")
 E = TypeVar("E", bound=StrEnum)
+_SHOWN = 120
+"""Characters of a malformed value that its message repeats."""
+_FIRST_YEAR = 2000
+"""Of a frozen clock: in the calendar's first hours there are no 23 offsets."""
 
 
 class Mode(StrEnum):
@@ -90,8 +94,8 @@ class Settings:
     """How often it is looked whether billing data was ingested again."""
     frozen_now: datetime | None = None
     """`METERING_NOW`: the clock of a rehearsal. Billing data goes by the clock of its own database."""
-    endpoints: Mapping[str, str] = field(default_factory=dict)
-    """The AWS SDK's own endpoint settings that are set, by name."""
+    endpoints: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """The AWS SDK's own endpoint settings that are set, by name. Their URLs may hold passwords."""
 
     def now(self) -> datetime:
         """The instant that the hour policy goes by, in UTC."""
@@ -111,8 +115,8 @@ class Settings:
             )
         if self.usage_table == self.aggregated_usage_table:
             raise SettingsError(
-                f"USAGE_TABLE and AGGREGATED_USAGE_TABLE name the same table, {self.usage_table}. Nothing was read or "
-                "written. Raw rows and aggregates need a table each."
+                f"USAGE_TABLE and AGGREGATED_USAGE_TABLE name the same table, {_masked(str(self.usage_table))}. "
+                "Nothing was read or written. Raw rows and aggregates need a table each."
             )
         return self
 
@@ -126,7 +130,7 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         if not text:
             return default
         try:
-            return parse(text)
+            return parse(_printable(text))
         except ValueError as error:
             faults.append(f"{name}={show(text)}: {error}")
             return default
@@ -168,7 +172,15 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
 
 
 def _masked(text: str) -> str:
-    return repr(mask_text(text))
+    shown = mask_text(text)
+    return repr(shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}…")
+
+
+def _printable(text: str) -> str:
+    """No setting means control characters, or bytes that are no UTF-8; they would come out wherever it is named."""
+    if not text.isprintable():
+        raise ValueError("must not hold control characters, or bytes that are no UTF-8")
+    return text
 
 
 def _one_of(kind: type[E]) -> Callable[[str], E]:
@@ -182,7 +194,7 @@ def _one_of(kind: type[E]) -> Callable[[str], E]:
 
 
 def _whole_number(text: str) -> int:
-    if not re.fullmatch(r"[+-]?[0-9]+", text):
+    if not re.fullmatch(r"[+-]?[0-9]{1,18}", text):  # Python itself refuses those of thousands of digits
         raise ValueError("must be a whole number")
     return int(text)
 
@@ -270,6 +282,8 @@ def past_instant(text: str) -> datetime:
         raise ValueError("must be an ISO-8601 instant such as 2026-11-28T10:30:00Z") from None
     if instant.tzinfo is None:
         raise ValueError("must name its zone, such as the Z of 2026-11-28T10:30:00Z")
+    if instant.year < _FIRST_YEAR:
+        raise ValueError(f"must not be earlier than the year {_FIRST_YEAR}")
     if instant > datetime.now(UTC):
         raise ValueError("must not be later than the real time")
     return instant.astimezone(UTC)
@@ -288,7 +302,9 @@ def _frozen_clock_faults(settings: Settings) -> list[str]:
     for name in in_use:
         url = settings.endpoints.get(name) or settings.endpoints.get("AWS_ENDPOINT_URL")
         if url is None or not is_loopback(url):
-            faults.append(f"METERING_NOW is refused unless {name} is on loopback (it is {url or 'not set'})")
+            faults.append(
+                f"METERING_NOW is refused unless {name} is on loopback (it is {_masked(url) if url else 'not set'})"
+            )
     if settings.alerts_webhook_url is not None and not is_loopback(settings.alerts_webhook_url):
         faults.append("METERING_NOW is refused unless METERING_ALERTS_WEBHOOK_URL is on loopback, or not set")
     return faults

@@ -193,8 +193,11 @@ def _parsed(url: str) -> URL:
     if not parsed.database or parsed.database == ":memory:" or parsed.database.startswith("file:"):
         raise SettingsError(f"BILLING_DATABASE_URL names no database. {_MEANT}")
     # A password with an @ or a / in it is cut there: its end would be taken for a host or a database, and be shown.
-    if backend != "sqlite" and (
-        not re.fullmatch(r"[\w.:-]*", parsed.host or "") or re.search(r"[@/#?]", parsed.database)
+    # A file has neither user nor host.
+    if (
+        (parsed.username or parsed.password or parsed.host or parsed.port)
+        if backend == "sqlite"
+        else (not re.fullmatch(r"[\w.:-]*", parsed.host or "") or re.search(r"[@/#?]", parsed.database))
     ):
         raise SettingsError(f"BILLING_DATABASE_URL cannot be told apart into its parts. {_MEANT}")
     return parsed

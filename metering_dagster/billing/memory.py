@@ -17,6 +17,8 @@ from metering_dagster.billing.watermark import Rules, start_of
 _VERSION = 1
 _SECOND = 1_000_000
 """In microseconds."""
+_YEARS = range(1970, 9000)
+"""Beyond these a horizon before an instant, or a pause after it, would not always be one."""
 _SHORT = {Signal.DAILY: "daily", Signal.FACTS: "facts"}
 _WHYS = list(Why)
 
@@ -108,7 +110,7 @@ def read(cursor: str | None) -> tuple[Memory | None, str]:
         return None, "The first look: every day of the horizon that has rows is asked for."
     try:
         return _read(json.loads(cursor)), ""
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError):
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError):
         return None, (
             "The sensor's cursor cannot be read, so looking starts anew: every day of the horizon that has rows is "
             "asked for. Days that have left the horizon since the last look are not."
@@ -176,7 +178,10 @@ def _instant(number: int | None) -> datetime | None:
 
 
 def _needed(number: int) -> datetime:
-    return instant_of(int(number))
+    instant = instant_of(int(number))
+    if instant.year not in _YEARS:
+        raise ValueError("no instant of a look")
+    return instant
 
 
 def _text(value: object) -> str:

@@ -116,8 +116,8 @@ class _Explained:
 
 def _place(queue: EventsQueue) -> str:
     meta = queue.client.meta
-    return (
-        f"the queue {mask_text(queue.url)} (MARKETPLACE_EVENTS_QUEUE_URL) in {meta.region_name} at {meta.endpoint_url}"
+    return mask_text(
+        f"the queue {queue.url} (MARKETPLACE_EVENTS_QUEUE_URL) in {meta.region_name} at {meta.endpoint_url}"
     )
 
 

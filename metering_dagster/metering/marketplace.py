@@ -100,7 +100,7 @@ class Marketplace:
     @property
     def where(self) -> str:
         """The Region and endpoint, for messages."""
-        return f"{self.region} at {self.client.meta.endpoint_url}"
+        return mask_text(f"{self.region} at {self.client.meta.endpoint_url}")
 
     def send(self, batch: Batch) -> Answer | CallFailure:
         """Send one call, once. The SDK does not retry, for each attempt takes a slot of the quota."""

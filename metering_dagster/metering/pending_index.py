@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from metering_dagster import dynamodb
 from metering_dagster.dynamodb import Explained, Item, TableShape
 from metering_dagster.errors import UnreachableError
+from metering_dagster.masking import mask_text
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
@@ -49,8 +50,8 @@ class PendingIndex:
                     return most
                 if until is not None and "LastEvaluatedKey" in answer and time.monotonic() > until:
                     raise UnreachableError(
-                        f"What is pending in {bucket} in {self.shape.title} {self.table} was not counted in time: "
-                        f"{found} items were seen, and there are more. Nothing was written."
+                        f"What is pending in {bucket} in {self.shape.title} {mask_text(self.table)} was not counted in "
+                        f"time: {found} items were seen, and there are more. Nothing was written."
                     )
         return found
 

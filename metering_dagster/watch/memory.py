@@ -7,7 +7,7 @@ masked: a cursor shows in the UI. Instants are seconds since 1970, by the real c
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from metering_dagster import hours
@@ -110,8 +110,8 @@ def read(cursor: str | None, now: float) -> tuple[Memory, str]:
     if cursor is None:
         return Memory(now, now), "Watching starts now: what failed before is not reported."
     try:
-        return _read(json.loads(cursor)), ""
-    except (ValueError, KeyError, TypeError, AttributeError):
+        return _read(json.loads(cursor), now), ""
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return Memory(now, now), (
             "The sensor's cursor cannot be read, so watching starts anew: what failed before now and was not told yet "
             "is not reported. See the failed runs in the UI."
@@ -123,22 +123,46 @@ def _written(waiting: Waiting) -> Mapping[str, Any]:
     return {"since": waiting.since, "told": sorted(waiting.told)} | alert
 
 
-def _read(content: Mapping[str, Any]) -> Memory:
+def _read(content: Mapping[str, Any], now: float) -> Memory:
     if content["version"] != _VERSION:
         raise ValueError("a cursor of another version")
     waiting = {
         str(key): Waiting(
-            float(found["since"]),
-            frozenset(str(channel) for channel in found["told"]),
-            Alert(**found["alert"]) if "alert" in found else None,
+            _seconds(found["since"]),
+            frozenset(_text(channel) for channel in found["told"]),
+            _alert(found["alert"]) if "alert" in found else None,
         )
         for key, found in content["waiting"].items()
     }
     return Memory(
-        start=float(content["start"]),
-        newest=float(content["newest"]),
-        seen={str(run): float(failed) for run, failed in content["seen"].items()},
+        # Where the clock was set back, nothing would be looked at until it is there again.
+        start=min(_seconds(content["start"]), now),
+        newest=min(_seconds(content["newest"]), now),
+        seen={str(run): _seconds(failed) for run, failed in content["seen"].items()},
         waiting=waiting,
         hours={hours.bucket(hours.parse_bucket(bucket)) for bucket in content["hours"]},
-        looked=float(content["looked"]),
+        looked=_seconds(content["looked"]),
     )
+
+
+def _alert(content: Mapping[str, Any]) -> Alert:
+    said = {name: _text(value) for name, value in content.items() if value is not None}
+    return Alert(**said)
+
+
+def _seconds(value: object) -> float:
+    seconds = float(_number(value))
+    datetime.fromtimestamp(seconds, UTC)  # ValueError or OverflowError where it is no instant
+    return seconds
+
+
+def _number(value: object) -> int | float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError("no number")
+    return value
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError("no text")
+    return value

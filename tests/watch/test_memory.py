@@ -15,7 +15,7 @@ def test_a_cursor_brings_back_what_was_written():
     memory.take_failure("run", NOW + 1.25, NOW + 5)
     memory.take_hours(["2026-11-28T10"], ALERT, NOW + 5)
     memory.tell("run", "log")
-    again, said = read(write(memory), NOW)
+    again, said = read(write(memory), NOW + 5)
     assert again == memory
     assert write(again) == write(memory)
     assert said == ""
