@@ -6,6 +6,7 @@ Does not: deciding what is shown where.
 
 import hashlib
 import re
+from collections.abc import Iterable
 
 _SHOWN = 4
 _ARN = re.compile(r"(?:arn:aws[a-zA-Z-]*|\baws[a-zA-Z-]*:license-manager):(?:[^\s\"',;)\]}]|,(?=\w))+")
@@ -34,6 +35,17 @@ def mask_text(text: str) -> str:
     and for what settings say.
     """
     return _ACCOUNT.sub(lambda m: mask(m[0]), _ARN.sub(lambda m: mask(m[0]), _USER.sub("****@", text)))
+
+
+def mask_names(text: str, names: Iterable[str]) -> str:
+    """The text of others with these names in it masked as well, wherever they stand as words of their own: an account
+    of another length, a customer's identifier.
+    """
+    known = sorted({name for name in names if name}, key=len, reverse=True)
+    if known:
+        words = re.compile(rf"(?<![0-9A-Za-z])(?:{'|'.join(map(re.escape, known))})(?![0-9A-Za-z])")
+        text = words.sub(lambda m: mask(m[0]), text)
+    return mask_text(text)
 
 
 def licence_in(text: str) -> str | None:

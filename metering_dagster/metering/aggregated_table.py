@@ -13,7 +13,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from metering_dagster import dynamodb, transactions
-from metering_dagster.dynamodb import IndexShape, Item, TableShape, plain, typed, value
+from metering_dagster.dynamodb import IndexShape, Item, TableShape, typed, value
 from metering_dagster.metering import counted, pending_index
 from metering_dagster.metering.counted import Committed
 from metering_dagster.metering.groups import Aggregate
@@ -21,7 +21,7 @@ from metering_dagster.metering.pending_index import PendingIndex
 from metering_dagster.metering.quantities import Quantities, number_text
 from metering_dagster.metering.reasons import ANSWERS, RawStatus, RecordStatus
 from metering_dagster.metering.records import RecordEnd, StoredAggregate, api_allocations
-from metering_dagster.metering.rows import GroupKey, RowEnd, Usage
+from metering_dagster.metering.rows import OURS, GroupKey, RowEnd, Usage
 from metering_dagster.metering.usage_table import UsageTable
 from metering_dagster.transactions import Action, Fate, Unit, transact
 
@@ -36,7 +36,7 @@ SHAPE = TableShape(
     indexes=(IndexShape(pending_index.NAME, pending_index.HASH_KEY, pending_index.RANGE_KEY),),
 )
 _HASH, _RANGE = SHAPE.hash_key, SHAPE.range_key
-_COUNTED = "metering-dagster#counted#"
+_COUNTED = f"{OURS}counted#"
 """Begins the hash key of what a commit counted; no licence and no product code does."""
 _COUNTED_LIFE = timedelta(days=35)
 """How long that is kept (`ttl`): well past the 30 hours in which an hour can be billed."""
@@ -104,11 +104,11 @@ class AggregatedTable:
         for group in keys:
             ours = found.get((_COUNTED + group.license_arn, group.prefix))
             aggregate = found.get((group.license_arn, group.prefix))
-            if ours is not None:
-                result[group] = Committed(plain(ours["quantity"]), counted.decode(plain(ours["counted"])))
-            elif aggregate is not None:
-                quantity = plain(aggregate["quantity"]) if "quantity" in aggregate else None
-                result[group] = Committed(quantity if isinstance(quantity, Decimal) else Decimal("NaN"), None)
+            rows = counted.decode(value(ours, "counted")) if ours is not None else None
+            if ours is not None or aggregate is not None:
+                # Where nobody knows what was counted, or how much, no row can be said to be in it.
+                quantity = value(ours if ours is not None and rows is not None else aggregate or {}, "quantity")
+                result[group] = Committed(quantity if isinstance(quantity, Decimal) else Decimal("NaN"), rows)
         return result
 
     def commit(self, commits: Sequence[Commit], now: datetime) -> list[Committing]:

@@ -75,12 +75,15 @@ def encode(counted: Counted) -> bytes:
     return zlib.compress(json.dumps(rows, separators=(",", ":")).encode(), 9)
 
 
-def decode(data: bytes) -> Counted:
-    """The inverse of `encode`."""
-    return {
-        second: CountedRow(Decimal(quantity), allocations)
-        for second, quantity, allocations in json.loads(zlib.decompress(data))
-    }
+def decode(data: object) -> Counted | None:
+    """The inverse of `encode`; None for what it has not written."""
+    if not isinstance(data, bytes):
+        return None
+    try:
+        rows = json.loads(zlib.decompress(data))
+        return {second: CountedRow(Decimal(quantity), allocations) for second, quantity, allocations in rows}
+    except (zlib.error, ValueError, TypeError, ArithmeticError, RecursionError):
+        return None
 
 
 def settle(committed: Committed, usages: Iterable[Usage], aggregated_before: Iterable[Decimal]) -> Settlement:

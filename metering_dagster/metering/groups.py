@@ -22,7 +22,7 @@ from metering_dagster.metering.quantities import (
     total,
 )
 from metering_dagster.metering.reasons import GROUP_REASONS, Reason
-from metering_dagster.metering.rows import GroupKey, RawRow, Usage, judge
+from metering_dagster.metering.rows import OURS, GroupKey, RawRow, Usage, judge
 
 MAX_DIMENSION = 255
 MAX_ITEM_BYTES = 400 * 1024
@@ -182,6 +182,8 @@ def group_fault(aggregate: Aggregate, now: datetime, quantities: Quantities) -> 
 
 def _buyer_fault(aggregate: Aggregate) -> Reason | None:
     key = aggregate.key
+    if key.license_arn.startswith(OURS):
+        return Reason.INVALID_LICENSE_ARN
     if key.is_legacy:
         known = key.account or aggregate.customer_identifier
         return None if known else Reason.MISSING_LEGACY_IDENTIFIER

@@ -4,7 +4,7 @@ Belongs here: sending a batch, matching the answer to its records, every error c
 Does not: what to do about it (submission), when a call may be sent (quota).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
@@ -13,12 +13,12 @@ from botocore.exceptions import BotoCoreError, ClientError
 from botocore.parsers import ResponseParserError
 
 from metering_dagster.dynamodb import CALLER_CODES, is_connection_error, is_credentials_error
-from metering_dagster.masking import mask_text
+from metering_dagster.masking import mask_names, mask_text
 from metering_dagster.metering.batches import Batch
 from metering_dagster.metering.groups import Aggregate
 from metering_dagster.metering.quantities import Quantities
 from metering_dagster.metering.reasons import RecordStatus
-from metering_dagster.metering.records import api_record, identity
+from metering_dagster.metering.records import Identity, api_record, identity
 
 if TYPE_CHECKING:
     from mypy_boto3_meteringmarketplace import MarketplaceMeteringClient
@@ -111,36 +111,53 @@ class Marketplace:
         try:
             answer = self.client.batch_meter_usage(**request)
         except Exception as error:
-            failure = _failure(error)
+            failure = _failure(error, batch)
             if failure is None:
                 raise
             return failure
         if "Results" not in answer and "UnprocessedRecords" not in answer:
             words = "what answers there is not the Metering API; check AWS_ENDPOINT_URL_MARKETPLACE_METERING"
             return CallFailure(Trouble.TRANSIENT, "NoAnswer", words)
-        waiting = {identity(record): aggregate for record, aggregate in zip(records, batch.records, strict=True)}
+        waiting: dict[Identity | None, Aggregate] = {
+            identity(record): aggregate for record, aggregate in zip(records, batch.records, strict=True)
+        }
         results = []
         for result in answer.get("Results", []):
-            status = _STATUSES.get(result["Status"])
-            aggregate = waiting.pop(identity(result["UsageRecord"]), None) if status else None
+            status = _STATUSES.get(result.get("Status", ""))
+            aggregate = waiting.pop(_who(result.get("UsageRecord", {})), None) if status else None
             if status is not None and aggregate is not None:
                 results.append(Result(aggregate, status, result.get("MeteringRecordId", "")))
         return Answer(tuple(results), tuple(waiting.values()))
 
 
-def _failure(error: Exception) -> CallFailure | None:
+def _who(record: Mapping[str, Any]) -> Identity | None:
+    """Whom an echoed record names; None where it lacks what tells: the model requires nothing of an answer."""
+    return identity(record) if {"Dimension", "Timestamp"} <= record.keys() else None
+
+
+def _failure(error: Exception, batch: Batch) -> CallFailure | None:
     """The meaning of an error of the SDK; None for one that is none of its."""
+
+    def masked(words: str) -> str:
+        # The service may quote whom the call was about, and not every name is known by its form.
+        return mask_names(words, (name for aggregate in batch.records for name in _names(aggregate)))
+
     if isinstance(error, ClientError):
         code = error.response.get("Error", {}).get("Code", "")
         http = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-        return CallFailure(_trouble(code, http), code, mask_text(error.response.get("Error", {}).get("Message", "")))
+        return CallFailure(_trouble(code, http), code, masked(error.response.get("Error", {}).get("Message", "")))
     if is_credentials_error(error):
-        return CallFailure(Trouble.CALLER, type(error).__name__, mask_text(str(error)))
+        return CallFailure(Trouble.CALLER, type(error).__name__, masked(str(error)))
     if is_connection_error(error) or isinstance(error, ResponseParserError):
-        return CallFailure(Trouble.TRANSIENT, type(error).__name__, mask_text(str(error)))
+        return CallFailure(Trouble.TRANSIENT, type(error).__name__, masked(str(error)))
     if isinstance(error, BotoCoreError):
-        return CallFailure(Trouble.UNKNOWN, type(error).__name__, mask_text(str(error)))
+        return CallFailure(Trouble.UNKNOWN, type(error).__name__, masked(str(error)))
     return None
+
+
+def _names(aggregate: Aggregate) -> tuple[str, ...]:
+    key = aggregate.key
+    return key.account, aggregate.customer_identifier or "", "" if key.is_legacy else key.license_arn
 
 
 def _trouble(code: str, http: int) -> Trouble:

@@ -18,6 +18,9 @@ from metering_dagster.metering.reasons import RawStatus, Reason
 _TIMESTAMP = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]")
 """Hours by name, for some versions of Python read 24:00:00 as the next day's 0."""
 
+OURS = "metering-dagster#"
+"""Begins the hash keys of items of our own in the aggregated table. Whoever else takes such a key is refused."""
+
 
 @dataclass(frozen=True, slots=True)
 class RawRow:
