@@ -17,6 +17,10 @@ from tests.dynamodb_local import running_dynamodb_local
 from tests.world import World
 
 hypothesis.settings.register_profile("machines are noisy", deadline=None)
+hypothesis.settings.register_profile(
+    "mutants", deadline=None, derandomize=True, database=None, report_multiple_bugs=False,
+    phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate],
+)  # fmt: skip  # of `make mutate`: which example shows a fault does not matter there, and the same ones count each time
 hypothesis.settings.load_profile("machines are noisy")
 MINISTACK, DYNAMODB_LOCAL = "ministack", "dynamodb_local"
 ON_BOTH_ENGINES = ("test_stores_", "test_cases_")
