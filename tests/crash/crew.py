@@ -18,8 +18,8 @@ from tests.world import HOUR, World
 
 PATIENCE_SECONDS = 120.0
 """For one word of a worker, on the busiest of machines."""
-_FORKED = multiprocessing.get_context("forkserver")
-_FORKED.set_forkserver_preload(["tests.crash.worker"])
+FORKED = multiprocessing.get_context("forkserver")
+FORKED.set_forkserver_preload(["tests.crash.worker", "tests.crash.errands", "tests.crash.seller"])
 
 Word = tuple[str, float, Any]
 
@@ -88,8 +88,8 @@ class Crew:
         log = self.world.folder / f"worker-{len(self.workers)}.log"
         home = self.home if dagster else None
         order = Order(self.environment, self.world.settings, hour, log, home=home, **changes)
-        ours, its = _FORKED.Pipe()
-        process = _FORKED.Process(target=work, args=(its, order), daemon=True)
+        ours, its = FORKED.Pipe()
+        process = FORKED.Process(target=work, args=(its, order), daemon=True)
         process.start()
         its.close()
         worker = Worker(process, ours, log)

@@ -79,11 +79,10 @@ class Process:
         self.popen.wait()
 
 
-@contextmanager
-def started(
+def launched(
     name: str, command: Sequence[str], folder: Path, environment: Mapping[str, str], cwd: Path | None = None
-) -> Iterator[Process]:
-    """A Python module and its arguments, for as long as the context is open, with nothing of our environment."""
+) -> Process:
+    """A Python module and its arguments, with nothing of our environment; whoever starts it ends it."""
     kept = {key: os.environ[key] for key in ("PATH", "HOME", "LANG", "TZ") if key in os.environ}
     log = folder / f"{name}.log"
     with log.open("wb") as sink:
@@ -96,7 +95,15 @@ def started(
             env=kept | {"PYTHONUNBUFFERED": "1", "NO_PROXY": HOST, "no_proxy": HOST} | dict(environment),
             start_new_session=True,
         )
-    process = Process(name, popen, log)
+    return Process(name, popen, log)
+
+
+@contextmanager
+def started(
+    name: str, command: Sequence[str], folder: Path, environment: Mapping[str, str], cwd: Path | None = None
+) -> Iterator[Process]:
+    """The same, for as long as the context is open."""
+    process = launched(name, command, folder, environment, cwd)
     try:
         yield process
     finally:

@@ -1,0 +1,76 @@
+"""What a process was doing, readable after its death: a few bytes of a file that it and its killer share.
+
+Belongs here: that record, and the hooks that keep it. Does not: what to do with it (conductor).
+"""
+
+import mmap
+import struct
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+_FORM = struct.Struct("<BxHxxxxI40s")
+STARTING, WORKING, OVER = range(3)
+
+
+@dataclass(frozen=True)
+class Mark:
+    """Where a process stood."""
+
+    state: int
+    calls_under_way: int
+    """Requests that had left, with no answer yet."""
+    calls: int
+    """Requests that have left so far."""
+    operation: str
+    """Of the last one that left."""
+
+
+class Marks:
+    """The record of one process, as that process keeps it."""
+
+    def __init__(self, path: Path) -> None:
+        with path.open("r+b") as file:
+            self._bytes = mmap.mmap(file.fileno(), _FORM.size)
+        self._lock = threading.Lock()
+        self._state, self._under_way, self._calls, self._operation = STARTING, 0, 0, b""
+
+    def follow(self, events: Any) -> None:
+        """Keep count of the requests of all clients that are made of this session from now on.
+
+        Last of all the handlers before a send, so that waiting for a slot of the quota is no request under way.
+        """
+        events.register_last("before-send", self._left)
+        events.register("response-received", self._answered)
+
+    def say(self, state: int) -> None:
+        """Say what is done now."""
+        with self._lock:
+            self._state = state
+            self._write()
+
+    def _left(self, event_name: str = "", **_: Any) -> None:
+        with self._lock:
+            self._under_way, self._calls = self._under_way + 1, self._calls + 1
+            self._operation = event_name.rsplit(".", 1)[-1].encode()[:40]
+            self._write()
+
+    def _answered(self, **_: Any) -> None:
+        with self._lock:
+            self._under_way -= 1
+            self._write()
+
+    def _write(self) -> None:
+        _FORM.pack_into(self._bytes, 0, self._state, self._under_way, self._calls, self._operation)
+
+
+def new_marks(path: Path) -> None:
+    """A record in which nothing stands yet."""
+    path.write_bytes(bytes(_FORM.size))
+
+
+def read_mark(path: Path) -> Mark:
+    """Where it stands, or stood when it died."""
+    state, under_way, calls, operation = _FORM.unpack(path.read_bytes())
+    return Mark(state, under_way, calls, operation.rstrip(b"\0").decode())
