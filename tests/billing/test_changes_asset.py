@@ -197,6 +197,17 @@ def test_several_currencies_and_credits_are_kept_apart(runs: Runs):
     assert money.data == {"currency": "EUR", "moved": "-2.00", "moved_up_or_down": "2.00"}
 
 
+def test_what_moved_stands_first_in_the_metadata_and_nothing_stands_twice(sqlite_runs: Runs):
+    sqlite_runs.tables.subscribe(tenant("t1"))
+    sqlite_runs.tables.daily("t1", DAY, TEN)
+    shown = metadata_of(sqlite_runs.run(DAY))
+    assert list(shown)[:2] == ["changed_cells", "table"], "where no money moved there is no table of it"
+    assert {"since", "horizon", "signals", "detects", "does_not_detect", "rows"} < set(shown)
+    assert "dagster/partition_row_count" not in shown
+    sqlite_runs.tables.daily("t1", DAY, ELEVEN, 7)
+    assert list(metadata_of(sqlite_runs.run(DAY)))[:3] == ["changed_cells", "money_moved", "table"]
+
+
 def test_the_sensor_finds_when_the_day_was_read_and_in_which_state(sqlite_runs: Runs):
     sqlite_runs.tables.subscribe(tenant("t1"))
     sqlite_runs.tables.daily("t1", DAY, TEN)
