@@ -23,6 +23,8 @@ FIRST = "first"
 _SHOWN_ROWS = 20
 """Of those that are touched, if any are: an event log keeps them twice, for good."""
 _MONEY = dg.TableSchema([
+    dg.TableColumn("of", "string", description="Never add these up: tenants' money holds that of their resource "
+                   "groups. Each tenant and each group counts once, however many subscriptions claim it."),
     dg.TableColumn("currency", "string"),
     dg.TableColumn("moved", "string", description="Now less before, of changed cells."),
     dg.TableColumn("moved_up_or_down", "string", description="The same without signs: what moved either way."),
@@ -41,10 +43,10 @@ def of_report(report: DayReport, horizon: Horizon, why: str) -> dict[str, dg.Met
     """What moved first, then counts that plot over the days, then what the answer rests on."""
     touched = report.touched
     signals = [signal for signal in Signal if any(signal in row.signals for row in touched)]
-    money = moved_money(report.rows)
+    money = _money_moved(report.rows)
     shown: dict[str, dg.MetadataValue] = {"changed_cells": dg.MetadataValue.int(len(touched))}
     if money:
-        shown["money_moved"] = dg.MetadataValue.table([_moved(*each) for each in money.items()], schema=_MONEY)
+        shown["money_moved"] = dg.MetadataValue.table(money, schema=_MONEY)
     if report.rows:
         shown["table"] = dg.MetadataValue.table([_record(row) for row in (touched or report.rows)[:_SHOWN_ROWS]])
     else:
@@ -65,9 +67,17 @@ def of_report(report: DayReport, horizon: Horizon, why: str) -> dict[str, dg.Met
     }
 
 
-def _moved(currency: str, moved: tuple[Decimal, Decimal]) -> dg.TableRecord:
-    total, gross = moved
-    return dg.TableRecord({"currency": currency, "moved": _amount(total), "moved_up_or_down": _amount(gross)})
+def _money_moved(rows: Sequence[Row]) -> list[dg.TableRecord]:
+    """Tenants and resource groups apart: a fact may belong to one of each."""
+    kinds = {
+        "tenants": [row for row in rows if not row.cell.subscription.is_resource_group],
+        "resource groups": [row for row in rows if row.cell.subscription.is_resource_group],
+    }
+    return [
+        dg.TableRecord({"of": of, "currency": currency, "moved": _amount(total), "moved_up_or_down": _amount(gross)})
+        for of, alike in kinds.items()
+        for currency, (total, gross) in moved_money(alike).items()
+    ]
 
 
 def _detects(report: DayReport) -> list[str]:
