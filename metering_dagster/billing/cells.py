@@ -24,20 +24,6 @@ class Signal(StrEnum):
     FACTS = "cost_facts.updated_at"
 
 
-@dataclass(frozen=True, order=True)
-class Subscription:
-    """An enabled row of `cmdb_billing_subscriptions`: a tenant, or a resource group of an integration."""
-
-    id: str
-    """For a tenant this is the `scope_id`."""
-    integration_id: str
-    external_id: str
-    """For a resource group this is its name."""
-    name: str
-    provider: str
-    is_resource_group: bool
-
-
 @dataclass(frozen=True)
 class Tenant:
     """Whom a row belongs to by its `scope_id`."""
@@ -51,6 +37,25 @@ class Group:
 
     integration_id: str
     resource_group: str
+
+
+@dataclass(frozen=True, order=True)
+class Subscription:
+    """An enabled row of `cmdb_billing_subscriptions`: a tenant, or a resource group of an integration."""
+
+    id: str
+    """For a tenant this is the `scope_id`."""
+    integration_id: str
+    external_id: str
+    """For a resource group this is its name."""
+    name: str
+    provider: str
+    is_resource_group: bool
+
+    @property
+    def owner(self) -> Tenant | Group:
+        """Whose rows it claims."""
+        return Group(self.integration_id, self.external_id) if self.is_resource_group else Tenant(self.id)
 
 
 @dataclass(frozen=True)
@@ -143,25 +148,26 @@ def key_of(identifier: str) -> str:
     return identifier.casefold().rstrip(" ")
 
 
+def owner_key(owner: Tenant | Group) -> tuple[str, ...]:
+    """The form in which owners are compared: rows of equal keys are the same owner's."""
+    if isinstance(owner, Tenant):
+        return (key_of(owner.scope_id),)
+    return key_of(owner.integration_id), key_of(owner.resource_group)
+
+
 class Claims:
     """Whose a row is. Several subscriptions may claim the same rows, and then each of them has the cell."""
 
     def __init__(self, subscriptions: Iterable[Subscription]) -> None:
         """`subscriptions`: the enabled ones."""
         self.subscriptions: Sequence[Subscription] = sorted(subscriptions)
-        self._tenants: dict[str, list[Subscription]] = {}
-        self._groups: dict[tuple[str, str], list[Subscription]] = {}
+        self._by_owner: dict[tuple[str, ...], list[Subscription]] = {}
         for one in self.subscriptions:
-            if one.is_resource_group:
-                self._groups.setdefault((key_of(one.integration_id), key_of(one.external_id)), []).append(one)
-            else:
-                self._tenants.setdefault(key_of(one.id), []).append(one)
+            self._by_owner.setdefault(owner_key(one.owner), []).append(one)
 
     def of(self, owner: Tenant | Group) -> Sequence[Subscription]:
         """The subscriptions that claim rows of this owner; none is an answer."""
-        if isinstance(owner, Tenant):
-            return self._tenants.get(key_of(owner.scope_id), ())
-        return self._groups.get((key_of(owner.integration_id), key_of(owner.resource_group)), ())
+        return self._by_owner.get(owner_key(owner), ())
 
     @property
     def tenants(self) -> list[str]:

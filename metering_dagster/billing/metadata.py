@@ -23,6 +23,8 @@ FIRST = "first"
 _SHOWN_ROWS = 20
 """Of those that are touched, if any are: an event log keeps them twice, for good."""
 _MONEY = dg.TableSchema([
+    dg.TableColumn("of", "string", description="Never add these up: tenants' money holds that of their resource "
+                   "groups. Each tenant and each group counts once, however many subscriptions claim it."),
     dg.TableColumn("currency", "string"),
     dg.TableColumn("moved", "string", description="Now less before, of changed cells."),
     dg.TableColumn("moved_up_or_down", "string", description="The same without signs: what moved either way."),
@@ -38,38 +40,44 @@ class Horizon:
 
 
 def of_report(report: DayReport, horizon: Horizon, why: str) -> dict[str, dg.MetadataValue]:
-    """Counts that plot over the days, and what moved."""
+    """What moved first, then counts that plot over the days, then what the answer rests on."""
     touched = report.touched
     signals = [signal for signal in Signal if any(signal in row.signals for row in touched)]
-    money = moved_money(report.rows)
-    shown = {
-        "why": dg.MetadataValue.text(mask_text(why)),
-        "since": dg.MetadataValue.text(_instant(report.since) if report.since else FIRST),
-        READ_AT: dg.MetadataValue.text(_instant(report.read_at)),
-        STATE: dg.MetadataValue.text(report.state),
-        "horizon": dg.MetadataValue.int(horizon.days),
-        "dagster/partition_row_count": dg.MetadataValue.int(len(report.rows)),
-        "rows": dg.MetadataValue.int(len(report.rows)),
-        "changed_cells": dg.MetadataValue.int(len(touched)),
-        "new_cells": dg.MetadataValue.int(sum(row.amounts_before is None for row in touched)),
-        "amounts_changed": dg.MetadataValue.int(sum(row.changed for row in report.rows)),
-        "vanished": dg.MetadataValue.int(sum(row.vanished for row in touched)),
-        "signals": dg.MetadataValue.text(", ".join(signals)),
-        "detects": _sentences(_detects(report)),
-        "does_not_detect": _sentences(_does_not_detect(report, horizon)),
-        "money_moved": dg.MetadataValue.table(
-            [
-                dg.TableRecord({"currency": currency, "moved": _amount(total), "moved_up_or_down": _amount(gross)})
-                for currency, (total, gross) in money.items()
-            ],
-            schema=_MONEY,
-        ),
-    }
+    money = _money_moved(report.rows)
+    shown: dict[str, dg.MetadataValue] = {"changed_cells": dg.MetadataValue.int(len(touched))}
+    if money:
+        shown["money_moved"] = dg.MetadataValue.table(money, schema=_MONEY)
     if report.rows:
         shown["table"] = dg.MetadataValue.table([_record(row) for row in (touched or report.rows)[:_SHOWN_ROWS]])
     else:
         shown["nothing"] = dg.MetadataValue.text(f"No subscription has a row on {report.day}, in either table.")
-    return shown
+    return shown | {
+        "rows": dg.MetadataValue.int(len(report.rows)),
+        "new_cells": dg.MetadataValue.int(sum(row.amounts_before is None for row in touched)),
+        "amounts_changed": dg.MetadataValue.int(sum(row.changed for row in report.rows)),
+        "vanished": dg.MetadataValue.int(sum(row.vanished for row in touched)),
+        "signals": dg.MetadataValue.text(", ".join(signals)),
+        "why": dg.MetadataValue.text(mask_text(why)),
+        "since": dg.MetadataValue.text(_instant(report.since) if report.since else FIRST),
+        "horizon": dg.MetadataValue.int(horizon.days),
+        "detects": _sentences(_detects(report)),
+        "does_not_detect": _sentences(_does_not_detect(report, horizon)),
+        READ_AT: dg.MetadataValue.text(_instant(report.read_at)),
+        STATE: dg.MetadataValue.text(report.state),
+    }
+
+
+def _money_moved(rows: Sequence[Row]) -> list[dg.TableRecord]:
+    """Tenants and resource groups apart: a fact may belong to one of each."""
+    kinds = {
+        "tenants": [row for row in rows if not row.cell.subscription.is_resource_group],
+        "resource groups": [row for row in rows if row.cell.subscription.is_resource_group],
+    }
+    return [
+        dg.TableRecord({"of": of, "currency": currency, "moved": _amount(total), "moved_up_or_down": _amount(gross)})
+        for of, alike in kinds.items()
+        for currency, (total, gross) in moved_money(alike).items()
+    ]
 
 
 def _detects(report: DayReport) -> list[str]:

@@ -10,7 +10,17 @@ from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 
-from metering_dagster.billing.cells import Amounts, Cell, CellKey, Claims, Side, Signal, Subscription, states_of_days
+from metering_dagster.billing.cells import (
+    Amounts,
+    Cell,
+    CellKey,
+    Claims,
+    Side,
+    Signal,
+    Subscription,
+    owner_key,
+    states_of_days,
+)
 
 _TICK = timedelta(microseconds=1)
 
@@ -125,13 +135,23 @@ def compare(before: Sequence[Row], now: Mapping[CellKey, Cell], claims: Claims, 
 
 
 def moved_money(rows: Iterable[Row]) -> dict[str, tuple[Decimal, Decimal]]:
-    """By currency, what the amounts of changed cells have moved by: added up, and added up without their signs."""
-    moved: dict[str, tuple[Decimal, Decimal]] = {}
+    """By currency, what the amounts of changed cells have moved by: added up, and added up without their signs.
+
+    An owner counts once, however many subscriptions claim it: what one of them holds of it, all of them hold. But a
+    tenant's amounts hold those of its resource groups: give rows of one kind alone.
+    """
+    by_owner: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
-        if row.changed:
-            for currency, by in _difference(row.amounts, row.amounts_before or ()).items():
-                total, gross = moved.get(currency, (Decimal(), Decimal()))
-                moved[currency] = total + by, gross + abs(by)
+        by_owner.setdefault(owner_key(row.cell.subscription.owner), []).append(row)
+    moved: dict[str, tuple[Decimal, Decimal]] = {}
+    for same in by_owner.values():
+        if not any(row.changed for row in same):
+            continue
+        # A claim that came has nothing before, one that went has nothing now: each is known by the others.
+        now, before = (row.amounts for row in same), (row.amounts_before or () for row in same)
+        for currency, by in _difference(next(filter(None, now), ()), next(filter(None, before), ())).items():
+            total, gross = moved.get(currency, (Decimal(), Decimal()))
+            moved[currency] = total + by, gross + abs(by)
     return dict(sorted(moved.items()))
 
 

@@ -194,7 +194,28 @@ def test_several_currencies_and_credits_are_kept_apart(runs: Runs):
     runs.tables.fact("t1", DAY, ELEVEN, "-5", service="credit", currency="EUR")
     shown = metadata_of(runs.run(DAY))
     (money,) = shown["money_moved"].records
-    assert money.data == {"currency": "EUR", "moved": "-2.00", "moved_up_or_down": "2.00"}
+    assert money.data == {"of": "resource groups", "currency": "EUR", "moved": "-2.00", "moved_up_or_down": "2.00"}
+
+
+def test_what_moved_stands_first_in_the_metadata_and_nothing_stands_twice(sqlite_runs: Runs):
+    sqlite_runs.tables.subscribe(tenant("t1"))
+    sqlite_runs.tables.daily("t1", DAY, TEN)
+    shown = metadata_of(sqlite_runs.run(DAY))
+    assert list(shown)[:2] == ["changed_cells", "table"], "where no money moved there is no table of it"
+    assert {"since", "horizon", "signals", "detects", "does_not_detect", "rows"} < set(shown)
+    assert "dagster/partition_row_count" not in shown
+    sqlite_runs.tables.daily("t1", DAY, ELEVEN, 7)
+    assert list(metadata_of(sqlite_runs.run(DAY)))[:3] == ["changed_cells", "money_moved", "table"]
+
+
+def test_money_that_moved_once_is_counted_once_whoever_claims_it(runs: Runs):
+    runs.tables.subscribe(tenant("t1"), resource_group("rg", id="one"), resource_group("RG", id="two"))
+    runs.tables.fact("t1", DAY, TEN, "100")
+    runs.report(DAY)
+    runs.tables.fact("t1", DAY, ELEVEN, "65.29")
+    found = [record.data for record in metadata_of(runs.run(DAY))["money_moved"].records]
+    moved = {"currency": "USD", "moved": "-34.71", "moved_up_or_down": "34.71"}
+    assert found == [{"of": "tenants"} | moved, {"of": "resource groups"} | moved]
 
 
 def test_the_sensor_finds_when_the_day_was_read_and_in_which_state(sqlite_runs: Runs):

@@ -141,6 +141,15 @@ def test_moved_money_is_added_up_by_currency_with_and_without_signs():
     assert found == {"EUR": (Decimal("-18.5"), Decimal("23.5")), "USD": (7, 7)}
 
 
+@pytest.mark.parametrize("had", [["old"], ["old", "other"]])
+def test_a_claim_that_comes_or_goes_moves_no_money_of_a_group_that_others_claim(had: list[str]):
+    claims = {id: a_subscription(id, external_id="rg", is_resource_group=True) for id in ("old", "other")}
+    before = a_report(*(a_cell(facts=a_side(), subscription=claims[id]) for id in had))
+    now = a_report(a_cell(facts=a_side(), subscription=claims["other"]), at=LATER, before=before)
+    assert row_of(now, "old").vanished
+    assert moved_money(now.rows) == {}
+
+
 def test_in_a_first_report_no_money_moved():
     assert moved_money(a_report(a_cell()).rows) == {}
 
