@@ -7,7 +7,7 @@ READY := .venv/.ready
 # uv brings certificates of its own; a company's machine trusts others as well.
 export UV_SYSTEM_CERTS ?= true
 
-.PHONY: help demo dev ui test lint format simulate simulate-billing fuzz bench bench-billing lock clean
+.PHONY: help demo dev ui test lint format simulate simulate-billing crash-test fuzz bench bench-billing lock clean
 
 help:  ## What can be made
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -59,6 +59,10 @@ simulate: $(READY)  ## Metering by simulation: worlds with faults everywhere, an
 simulate-billing: SEEDS ?= 500
 simulate-billing: $(READY)  ## Billing by simulation on MariaDB, with random ingests; SEEDS=500
 	@$(BIN)/python -m tests.billing.simulation --seeds $(SEEDS)
+
+KILLS ?= 100
+crash-test: $(READY)  ## Workers killed at random moments while a seller writes, and a judge of the bill; KILLS=100
+	@$(BIN)/python -m tests.crash --kills $(KILLS)
 
 FUZZ ?= 50
 fuzz: $(READY)  ## Hostile input at every entry, so many times as much as `make test` tries; FUZZ=50
