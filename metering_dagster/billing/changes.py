@@ -194,6 +194,15 @@ class Reading:
         query = select(*GROUP).where(FACTS.c.date == day).group_by(*GROUP)
         return [Group(*pair) for pair in sorted(self._pairs(query))]
 
+    def tenants_of(self, day: date) -> list[Tenant]:
+        """Every tenant that either table holds rows of on a day, in one of its spellings."""
+        scopes: set[str] = set()
+        for stamp in STAMPS.values():
+            scope = stamp.table.c.scope_id
+            found = self._rows(select(scope).where(stamp.table.c.date == day).group_by(scope))
+            scopes |= {str(row["scope_id"]) for row in found}
+        return [Tenant(scope) for scope in sorted(scopes)]
+
     def has_whole_seconds(self, signal: Signal) -> bool:
         """Whether this signal's stamps carry no fraction of a second: rows of one second then have the same stamp."""
         return shape.has_whole_seconds(self._connection, signal)

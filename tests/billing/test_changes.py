@@ -297,6 +297,17 @@ def test_groups_of_a_day_are_those_of_its_facts(billing):
         assert reading.groups_of(DAY) == [Group("azure", "rg-a"), Group("azure", "rg-b")]
 
 
+def test_tenants_of_a_day_are_those_of_both_tables(billing):
+    billing.fact("t2", DAY, TEN)
+    billing.fact("t1", DAY, TEN)
+    billing.fact("t1", DAY, TEN, service="disk")
+    billing.daily("t1", DAY, TEN)
+    billing.daily("t3", DAY, TEN)
+    billing.daily("t4", DAY - timedelta(days=1), TEN)
+    with billing.database().reading() as reading:
+        assert reading.tenants_of(DAY) == [Tenant("t1"), Tenant("t2"), Tenant("t3")]
+
+
 def test_one_reading_sees_one_state_of_the_tables(billing):
     billing.subscribe(tenant("t1"))
     if billing.is_sqlite:
