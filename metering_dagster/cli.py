@@ -76,7 +76,8 @@ def init(as_json: bool) -> None:
     """Create the tables and indexes that are missing, and say what differs in those that exist.
 
     Nothing that exists is changed. Of the billing tables (BILLING_DATABASE_URL) nothing is made either: it prints the
-    statements for what is missing. Exits 1 where something differs that a person has to change.
+    statements for what is missing, all else as comments, so that its output can be run as SQL. Exits 1 where something
+    differs that a person has to change.
     """
     from metering_dagster.aws import Clients
     from metering_dagster.operations import words
@@ -93,9 +94,8 @@ def init(as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(words.init_json(reports) | {"billing": billing and billing.json()}, indent=2))
     else:
-        click.echo(
-            "\n".join([*([words.init_text(reports)] if is_all else []), billing.text() if billing else NOT_NAMED])
-        )
+        said = words.init_text(reports) if is_all else ""
+        click.echo(billing.sql(said) if billing else f"{said}\n{NOT_NAMED}")
     sys.exit(1 if any(report.differs for report in reports) or (billing and billing.needed) else 0)
 
 

@@ -131,7 +131,7 @@ class Reading:
         pieces: list[Piece] = []
         groups = self._spellings(claims) if days else []
         for some_days in chunked(sorted(set(days)), DAYS_CHUNK):
-            for tenants in chunked(claims.tenants, CHUNK):
+            for tenants in chunked(self._spelt_tenants(claims, some_days), CHUNK):
                 for signal, stamp in STAMPS.items():
                     asked = stamp.table.c.scope_id.in_(tenants)
                     pieces += self._asked(signal, [stamp.table.c.scope_id], asked, some_days, amounts)
@@ -194,6 +194,10 @@ class Reading:
         query = select(*GROUP).where(FACTS.c.date == day).group_by(*GROUP)
         return [Group(*pair) for pair in sorted(self._pairs(query))]
 
+    def tenants_of(self, day: date) -> list[Tenant]:
+        """Every tenant that either table holds rows of on a day, in one of its spellings."""
+        return [Tenant(scope) for scope in sorted(self._scopes(day))]
+
     def has_whole_seconds(self, signal: Signal) -> bool:
         """Whether this signal's stamps carry no fraction of a second: rows of one second then have the same stamp."""
         return shape.has_whole_seconds(self._connection, signal)
@@ -235,6 +239,24 @@ class Reading:
     @cached_property
     def _missing(self) -> shape.Missing:
         return shape.missing(self._connection)
+
+    def _scopes(self, day: date) -> set[str]:
+        """The scope ids of a day in both tables.
+
+        Asked for one day, a query jumps from one to the next in the index; for several MariaDB walks the whole of it.
+        """
+        scopes: set[str] = set()
+        for stamp in STAMPS.values():
+            scope = stamp.table.c.scope_id
+            found = self._rows(select(scope).where(stamp.table.c.date == day).group_by(scope))
+            scopes |= {str(row["scope_id"]) for row in found}
+        return scopes
+
+    def _spelt_tenants(self, claims: Claims, days: Sequence[date]) -> list[str]:
+        """The tenants that are claimed, in each spelling that the tables have on these days, or the subscriptions."""
+        keys = {key_of(scope) for scope in claims.tenants}
+        held = (scope for day in days for scope in self._scopes(day)) if keys else ()
+        return sorted({*claims.tenants, *(scope for scope in held if key_of(scope) in keys)})
 
     def _spellings(self, claims: Claims) -> list[tuple[str, str]]:
         """The resource groups that are claimed, in each spelling that the facts or the subscriptions have.

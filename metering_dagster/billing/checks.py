@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from metering_dagster.billing.cells import Claims, Group, Tenant, key_of
+from metering_dagster.billing.cells import Claims, Group, Tenant, owner_key
 from metering_dagster.masking import mask_text
 
 if TYPE_CHECKING:
     from metering_dagster.billing.changes import OddStamps
 
 CHECKS: Mapping[str, str] = {
-    "groups_are_claimed": "Every resource group in the day's facts is named by a subscription.",
+    "groups_are_claimed": "Every tenant and resource group that has rows on the day is named by a subscription.",
     "stamps_are_sound": "Every row of the day has a stamp, and none is ahead of the database's clock.",
     "no_gap": "The sensor was never away for longer than it looks back, nor did the day leave the horizon meanwhile.",
 }
@@ -32,19 +32,29 @@ def specs(asset: dg.AssetKey, partitions: dg.PartitionsDefinition[str]) -> list[
     ]
 
 
-def groups_are_claimed(groups: Sequence[Group], claims: Claims) -> dg.AssetCheckResult:
-    """`groups`: those that the day's facts hold. Spellings of one group count once."""
-    unclaimed: dict[tuple[str, str], Group] = {}
-    for group in groups:
-        if not claims.of(group):
-            unclaimed.setdefault((key_of(group.integration_id), key_of(group.resource_group)), group)
-    examples = [_owner_text(group) for group in unclaimed.values()][:_EXAMPLES]
+def groups_are_claimed(tenants: Sequence[Tenant], groups: Sequence[Group], claims: Claims) -> dg.AssetCheckResult:
+    """`tenants`: those that the day's rows are of; `groups`: those in its facts. Spellings of one count once."""
+    no_tenants, no_groups = _unclaimed(tenants, claims), _unclaimed(groups, claims)
+    words = []
+    if no_tenants:
+        words.append(
+            f"No subscription names these tenants: {_counted(no_tenants)}. Their costs are told with their resource "
+            "groups alone, where these are named. A tenant's subscription has its scope_id as id."
+        )
+    if no_groups:
+        words.append(
+            f"No subscription names these resource groups: {_counted(no_groups)}. Their costs are reported with their "
+            "tenants alone."
+        )
     return _result(
         "groups_are_claimed",
-        not unclaimed,
-        f"No subscription names these resource groups: {len(unclaimed)}, such as {'; '.join(examples)}. Their costs "
-        "are reported with their tenants alone. Add a subscription for each that somebody asks for.",
-        {"unclaimed_groups": len(unclaimed), "examples": "; ".join(examples)},
+        not words,
+        " ".join([*words, "Add a subscription for each that somebody asks for."]),
+        {
+            "unclaimed_tenants": len(no_tenants),
+            "unclaimed_groups": len(no_groups),
+            "examples": "; ".join(_owner_text(one) for one in (*no_tenants[:_EXAMPLES], *no_groups[:_EXAMPLES])),
+        },
     )
 
 
@@ -67,6 +77,18 @@ def stamps_are_sound(odd: "OddStamps") -> dg.AssetCheckResult:
 def no_gap(gap: str) -> dg.AssetCheckResult:
     """`gap`: the sensor's words about how long it was away, empty if it was not."""
     return _result("no_gap", not gap, gap, {"gap": gap} if gap else {})
+
+
+def _unclaimed(owners: Sequence[Tenant | Group], claims: Claims) -> Sequence[Tenant | Group]:
+    found: dict[tuple[str, ...], Tenant | Group] = {}
+    for owner in owners:
+        if not claims.of(owner):
+            found.setdefault(owner_key(owner), owner)
+    return list(found.values())
+
+
+def _counted(owners: Sequence[Tenant | Group]) -> str:
+    return f"{len(owners)}, such as {'; '.join(_owner_text(owner) for owner in owners[:_EXAMPLES])}"
 
 
 def _owner_text(owner: Tenant | Group) -> str:

@@ -73,6 +73,9 @@ AMOUNT = Numeric(20, 6).with_variant(_SqliteAmount(), "sqlite")
 STAMP = DateTime().with_variant(mysql.DATETIME(fsp=6), "mysql")
 """To the microsecond, in UTC, without a zone. A text on SQLite, `YYYY-MM-DD HH:MM:SS.ffffff`."""
 ID = BigInteger().with_variant(Integer(), "sqlite")
+_TEXT: dict[str, Any] = {"mysql_charset": "utf8mb4", "mysql_collate": "utf8mb4_bin"}
+"""A collation that MySQL 8 and MariaDB both know, and in which no two names are equal. In utf8mb4_general_ci all
+characters of 4 bytes are, so two resource groups would meet on the unique key. Case is Python's to disregard."""
 
 DAILY = Table(
     "cmdb_cloud_billing_daily",
@@ -85,7 +88,7 @@ DAILY = Table(
     Column("fetched_at", STAMP),
     Column("updated_at", STAMP),
     UniqueConstraint("scope_id", "date", name="uq_cloud_billing_daily"),
-    mysql_charset="utf8mb4",
+    **_TEXT,
 )
 """A row for each tenant and day. `fetched_at` tells of an ingest, `updated_at` stays frozen."""
 
@@ -103,7 +106,7 @@ FACTS = Table(
     Column("fetched_at", STAMP),
     Column("updated_at", STAMP),
     UniqueConstraint("scope_id", "date", "integration_id", "resource_group", "service", name="uq_cost_facts"),
-    mysql_charset="utf8mb4",
+    **_TEXT,
 )
 """Rows for each tenant, day, resource group and service. `updated_at` tells of an ingest, `fetched_at` stays frozen."""
 
@@ -117,7 +120,7 @@ SUBSCRIPTIONS = Table(
     Column("provider", String(64)),
     Column("is_resource_group", Boolean, nullable=False, default=False),
     Column("enabled", Boolean, nullable=False, default=True),
-    mysql_charset="utf8mb4",
+    **_TEXT,
 )
 """Whose changes are wanted: tenants by `id`, resource groups by `integration_id` and `external_id`."""
 

@@ -29,14 +29,19 @@ class BillingTables:
         """What nothing works without, in words."""
         return self.missing.needed
 
-    def text(self) -> str:
-        """For people."""
+    def words(self) -> str:
+        """For people: what is said of it, without the statements."""
         lines = [f"BILLING_DATABASE_URL ({self.place}): {'not as needed' if self.needed else 'there, as needed'}"]
         lines += [f"  DIFFERS {fault}" for fault in self.needed]
         lines += [f"  advised, for speed: an index on {index}" for index in self.missing.advised]
         if self.ddl:
-            lines += ["  Nothing was changed. To be run by you, if you want it:", *self.ddl]
+            lines.append("  Nothing was changed. To be run by you, if you want it:")
         return "\n".join(lines)
+
+    def sql(self, before: str = "") -> str:
+        """The statements under these words and its own: text that can be run as it is, since all words are comments."""
+        said = [*before.splitlines(), *self.words().splitlines()]
+        return "\n".join([*(f"-- {line}" for line in said), *self.ddl])
 
     def json(self) -> dict[str, object]:
         """For programs."""

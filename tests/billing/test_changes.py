@@ -297,6 +297,26 @@ def test_groups_of_a_day_are_those_of_its_facts(billing):
         assert reading.groups_of(DAY) == [Group("azure", "rg-a"), Group("azure", "rg-b")]
 
 
+def test_tenants_of_a_day_are_those_of_both_tables(billing):
+    billing.fact("t2", DAY, TEN)
+    billing.fact("t1", DAY, TEN)
+    billing.fact("t1", DAY, TEN, service="disk")
+    billing.daily("t1", DAY, TEN)
+    billing.daily("t3", DAY, TEN)
+    billing.daily("t4", DAY - timedelta(days=1), TEN)
+    with billing.database().reading() as reading:
+        assert reading.tenants_of(DAY) == [Tenant("t1"), Tenant("t2"), Tenant("t3")]
+
+
+def test_a_tenant_is_the_same_one_in_another_case_for_the_poll_and_for_the_exact_look(billing):
+    billing.subscribe(tenant("t1"))
+    billing.fact("T1", DAY, TEN)
+    billing.daily("t1", DAY, TEN)
+    (polled,), (exactly,) = cells_since(billing, TEN), cells_exactly(billing, amounts=False)
+    assert polled.state == exactly.state
+    assert set(exactly.sides) == set(Signal)
+
+
 def test_one_reading_sees_one_state_of_the_tables(billing):
     billing.subscribe(tenant("t1"))
     if billing.is_sqlite:

@@ -264,6 +264,18 @@ class TestChecks:
         assert check.metadata["unclaimed_groups"].value == 1
         assert check.metadata["examples"].value.lower() == "nobodys (azure)"
 
+    def test_tenants_that_nobody_claims_are_counted_and_named_with_the_groups(self, runs: Runs):
+        runs.tables.subscribe(tenant("t1"), resource_group("rg"))
+        runs.tables.subscribe(tenant("t2"), enabled=False)
+        runs.tables.fact("T1", DAY, TEN)
+        runs.tables.daily("t2", DAY, TEN)
+        runs.tables.fact("123456789012", DAY, TEN, group="nobodys")
+        check = checks_of(runs.run(DAY))["groups_are_claimed"]
+        assert not check.passed
+        assert (check.metadata["unclaimed_tenants"].value, check.metadata["unclaimed_groups"].value) == (2, 1)
+        assert check.metadata["examples"].value == "tenant ****9012; tenant t2; nobodys (azure)"
+        assert "these tenants: 2, such as tenant ****9012; tenant t2" in check.description
+
     @pytest.mark.case("null_stamp")
     def test_rows_without_a_stamp_are_counted_and_named(self, runs: Runs):
         runs.tables.subscribe(tenant("t1"))

@@ -5,7 +5,8 @@ from datetime import UTC, date, datetime, timedelta
 
 import pytest
 
-from metering_dagster.billing.cells import Signal, cells_of
+from metering_dagster.billing.cells import Signal, cells_of, key_of
+from metering_dagster.billing.tables import METADATA
 from tests.billing.conftest import filled_by_hand, fresh_database
 from tests.billing.filling import BillingTables, resource_group, tenant
 from tests.mariadb import Server
@@ -21,7 +22,9 @@ COLLATIONS = ["utf8mb4_bin", "utf8mb4_general_ci", "utf8mb4_unicode_ci", "utf8mb
 @pytest.fixture(params=COLLATIONS)
 def collated(request: pytest.FixtureRequest, mariadb: Server) -> Iterator[BillingTables]:
     """The tables in a database whose columns have that collation."""
-    with fresh_database(mariadb, f"COLLATE {request.param}") as url, filled_by_hand(url) as tables:
+    with fresh_database(mariadb) as url, filled_by_hand(url) as tables:
+        for table in METADATA.tables:
+            tables.run(f"ALTER TABLE {table} CONVERT TO CHARACTER SET utf8mb4 COLLATE {request.param}")
         yield tables
 
 
@@ -60,6 +63,25 @@ def test_each_spelling_in_case_is_found_and_no_neighbour(spelt):
 def test_a_spelling_that_only_the_subscription_has_is_enough(spelt):
     spelt.subscribe(resource_group("rG-pRoD", id="prod"))
     assert owners(spelt) == ({"prod": 3},) * 2
+
+
+@pytest.mark.parametrize("other", ["rg-\U0001f681", "RG-\U0001f680", "rg-é", "rg-\U0001f680-"])
+def test_names_that_differ_in_one_character_are_two_in_tables_made_by_our_ddl(billing_mariadb, other):
+    names = ["rg-\U0001f680", other]
+    for name in names:
+        billing_mariadb.fact("t1", DAY, TEN, group=name)
+        billing_mariadb.daily(name, DAY, TEN)
+    claimed = [resource_group(name, id=f"g{number}") for number, name in enumerate(names)]
+    billing_mariadb.subscribe(*claimed, *(tenant(name) for name in names))
+    keys = {key_of(name) for name in names}
+    for found in owners(billing_mariadb):
+        assert {found[one.id] for one in claimed} == {2 // len(keys)}
+
+
+def test_a_tenant_is_found_in_each_spelling_in_case(spelt):
+    spelt.run("UPDATE cmdb_cost_facts SET scope_id = 'T1' WHERE service = 's1'")
+    spelt.subscribe(tenant("t1"))
+    assert owners(spelt) == ({"t1": 6},) * 2
 
 
 def test_a_column_of_an_older_character_set_is_read(billing_mariadb):

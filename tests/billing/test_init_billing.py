@@ -1,11 +1,16 @@
 """`metering-dagster init` on a billing database: what is missing, as statements to be run by a person."""
 
 import json
+import sqlite3
+from contextlib import closing
 
+import pymysql
 from click.testing import CliRunner, Result
+from pymysql.constants import CLIENT
 from sqlalchemy import text
 
 from metering_dagster.cli import main
+from tests.billing.filling import BillingTables
 
 
 def init(url: str, *arguments: str) -> Result:
@@ -40,6 +45,30 @@ def test_the_statements_printed_make_what_is_missing(billing):
         for statement in said["ddl"]:
             connection.execute(text(statement))
     assert init(billing.url).exit_code == 0
+
+
+def run_as_it_is(billing: BillingTables, script: str) -> None:
+    """The whole text at once, comments included."""
+    url = billing.engine.url
+    if billing.is_sqlite:
+        with closing(sqlite3.connect(str(url.database))) as connection:
+            connection.executescript(script)
+        return
+    with closing(pymysql.connect(
+        host=url.host, port=url.port or 3306, user=url.username, password=url.password or "", database=url.database,
+        client_flag=CLIENT.MULTI_STATEMENTS,
+    )) as connection, connection.cursor() as cursor:  # fmt: skip
+        cursor.execute(script)
+        while cursor.nextset():
+            pass
+
+
+def test_what_it_prints_can_be_run_as_it_is(billing):
+    billing.run("DROP TABLE cmdb_cost_facts")
+    run_as_it_is(billing, init(billing.url).stdout)
+    done = init(billing.url)
+    assert (done.exit_code, "there, as needed" in done.stdout) == (0, True)
+    assert all(line.startswith("-- ") for line in done.stdout.splitlines()), "nothing to do: comments alone"
 
 
 def test_a_database_that_is_away_ends_in_words_without_the_password(unused_port):

@@ -57,6 +57,7 @@ def steps_of(database: Database, engine: Engine, days: int) -> list[Step]:
         reading.odd_stamps(today)
         reading.unstamped(first)
         reading.groups_of(today)
+        reading.tenants_of(today)
     with engine.connect() as connection:
         return [step for query, parameters in queries for step in explain(connection, query, parameters)]
 
