@@ -7,7 +7,7 @@ READY := .venv/.ready
 # uv brings certificates of its own; a company's machine trusts others as well.
 export UV_SYSTEM_CERTS ?= true
 
-.PHONY: help demo dev ui test lint format simulate-billing bench bench-billing lock clean
+.PHONY: help demo dev ui test lint format simulate-billing crash-test bench bench-billing lock clean
 
 help:  ## What can be made
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,6 +55,10 @@ format: $(READY)  ## Put the code into the house's form
 SEEDS ?= 500
 simulate-billing: $(READY)  ## Billing by simulation on MariaDB, with random ingests; SEEDS=500
 	@$(BIN)/python -m tests.billing.simulation --seeds $(SEEDS)
+
+KILLS ?= 100
+crash-test: $(READY)  ## Kill workers at random moments while usage is written, then judge the bill; KILLS=100 SEED=1
+	@$(BIN)/python -W ignore -m tests.crash --kills $(KILLS) $(if $(SEED),--seed $(SEED))
 
 bench: $(READY)  ## Requests and CPU for each raw row; what a run of an hour costs
 	@$(BIN)/python -m benchmarks.rows
