@@ -61,8 +61,8 @@ simulate-billing: $(READY)  ## Billing by simulation on MariaDB, with random ing
 	@$(BIN)/python -m tests.billing.simulation --seeds $(SEEDS)
 
 KILLS ?= 100
-crash-test: $(READY)  ## Workers killed at random moments while a seller writes, and a judge of the bill; KILLS=100
-	@$(BIN)/python -m tests.crash --kills $(KILLS)
+crash-test: $(READY)  ## Kill workers at random moments while usage is written, then judge the bill; KILLS=100 SEED=1
+	@$(BIN)/python -W ignore -m tests.crash --kills $(KILLS) $(if $(SEED),--seed $(SEED))
 
 FUZZ ?= 50
 fuzz: $(READY)  ## Hostile input at every entry, so many times as much as `make test` tries; FUZZ=50

@@ -29,15 +29,17 @@ from tests.crash.town import BEGIN, Buyer, Town
 
 LEFT_FOR_THE_END = 0.08
 """Of the kills: for the hours after the last usage, with their last calls and expiries."""
+LEAST_HOURS = 2
+"""Of usage, however few kills are asked for: a licence ends in the second."""
 HOURS_TO_THE_END = 26
 """After the last usage: then no window is open any more."""
-ENDINGS = (1, 3, 6, 9, 12)
+ENDINGS = (1, 4, 7, 10, 13)
 """Hours in which a licence ends, at 20 past."""
 ENDS_AT_MINUTE = 20
-TICK_MINUTE, WINDOW_MINUTES = 5, (15, 25, 35, 45, 55)
+WINDOW_MINUTES = (15, 35, 55)
+"""Of the looks at open flush windows, beside five past: the one at 15 past is in a window's last ten minutes."""
 VISITS_SIDE_BY_SIDE = 3
-RUN_OF_DAGSTER, RIVAL = 0.25, 0.2
-MOST_FLUSHES = 5
+RUN_OF_DAGSTER, RIVAL = 0.2, 0.2
 EVENTS_AGAIN_SECONDS = 0.7
 Say = Callable[[str], None]
 
@@ -68,7 +70,7 @@ class Conductor:
             while self.figures.killed < self.wanted:
                 enough = self.wanted * (1 - LEFT_FOR_THE_END) if hours == 0 else self.wanted
                 seller.go_on(self.now, self.town.ended)
-                while self.figures.killed < enough:
+                while self.figures.killed < enough or hours < LEAST_HOURS:
                     self._hour(seller, hours)
                     hours += 1
                 self.rows = seller.stop()
@@ -116,12 +118,9 @@ class Conductor:
             errands.append(Errand(Kind.CLOSE))
         self.killers.work_off(errands, self.now)
         while self.town.messages(self.town.queue):
+            time.sleep(EVENTS_AGAIN_SECONDS)  # a killed worker holds them for as long as the queue says
             self.killers.work_off([Errand(Kind.EVENTS)], self.now)
-            if self.town.messages(self.town.queue):
-                time.sleep(EVENTS_AGAIN_SECONDS)  # a killed worker holds them for as long as the queue says
-        for _ in range(MOST_FLUSHES):
-            if not is_flush_needed(deployment):
-                break
+        if Errand(Kind.EVENTS) in errands and is_flush_needed(deployment):
             self.killers.work_off([Errand(Kind.FLUSH)], self.now)
         if is_closing_due(deployment):
             self.killers.work_off([Errand(Kind.CLOSE)], self.now)

@@ -24,7 +24,7 @@ from tests.crash.errands import BEGUN, BROKEN, DONE, FAILED, Errand, Kind, carry
 from tests.crash.marks import WORKING, new_marks, read_mark
 from tests.crash.town import Town
 
-SIDE_BY_SIDE = 3
+SIDE_BY_SIDE = 4
 MARKED_FOR_DEATH = 0.75
 """Of the workers, while there are kills left."""
 BEYOND_ITS_END = 1.05
