@@ -7,7 +7,7 @@ READY := .venv/.ready
 # uv brings certificates of its own; a company's machine trusts others as well.
 export UV_SYSTEM_CERTS ?= true
 
-.PHONY: help demo dev ui test lint format simulate simulate-billing crash-test fuzz bench bench-billing lock clean
+.PHONY: help demo dev ui test lint format simulate simulate-billing crash-test fuzz mutate bench bench-billing lock clean
 
 help:  ## What can be made
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -67,6 +67,12 @@ crash-test: $(READY)  ## Kill workers at random moments while usage is written, 
 FUZZ ?= 50
 fuzz: $(READY)  ## Hostile input at every entry, so many times as much as `make test` tries; FUZZ=50
 	@FUZZ=$(FUZZ) $(BIN)/python -m pytest -q -n auto --dist worksteal tests/hostile
+
+RULES ?= metering_dagster.*
+MUTANTS ?= 2
+mutate: $(READY)  ## What no test of the rules notices when it is changed; RULES='metering_dagster.hours.*'
+	@$(BIN)/mutmut run --max-children $(MUTANTS) '$(RULES)'
+	@$(BIN)/python -m scripts.mutation_score --survivors
 
 bench: $(READY)  ## Requests and CPU for each raw row; what a run of an hour costs
 	@$(BIN)/python -m benchmarks.rows

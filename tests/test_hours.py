@@ -99,6 +99,11 @@ def test_what_is_no_bucket_is_refused(text):
         hours.parse_bucket(text)
 
 
+def test_a_refused_bucket_is_named():
+    with pytest.raises(ValueError, match=r"not an hour bucket \(YYYY-MM-DDTHH\): 'noon'"):
+        hours.parse_bucket("noon")
+
+
 def test_a_naive_instant_is_refused():
     with pytest.raises(ValueError, match="without a time zone"):
         hours.floor_hour(datetime(2026, 11, 28, 10))  # noqa: DTZ001
@@ -109,7 +114,7 @@ def test_offset_n_names_the_bucket_n_hours_before_the_current_one(offset, bucket
     now = at("2028-03-01T01:59:59")
     hour = hours.hour_at_offset(now, offset)
     assert hours.bucket(hour) == bucket
-    assert hours.offset_of(hour, now) == offset
+    assert repr(hours.offset_of(hour, now)) == str(offset), "a whole number: it names ticks and tags"
 
 
 def test_the_future_has_negative_offsets_and_the_current_hour_has_none():

@@ -226,7 +226,7 @@ def _step(visit: _Visit, verdict: Verdict) -> _Step:
 
 def _settle_step(visit: _Visit, committed: Committed, tables: Tables) -> _Step:
     """The writes that end the pending rows of a group that was committed before."""
-    bad, usages = judge_pending(visit.key, [row for row in visit.rows if belongs(visit.key, row)], tables.quantities)
+    bad, usages = judge_pending([row for row in visit.rows if belongs(visit.key, row)], tables.quantities)
     before = [
         row.quantity for row in visit.rows
         if row.pending is None and row.status == RawStatus.AGGREGATED and isinstance(row.quantity, Decimal)

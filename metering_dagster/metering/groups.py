@@ -82,7 +82,7 @@ def judge_group(
 ) -> Verdict:
     """Judge all rows under the group's key prefix together, final ones included; the group is not committed yet."""
     rows = [row for row in rows if belongs(key, row)]
-    bad, usages = judge_pending(key, rows, quantities)
+    bad, usages = judge_pending(rows, quantities)
     if not bad and not usages:
         return Verdict(Outcome.NOTHING)
     standing = [row for row in rows if row.is_rejected]
@@ -111,7 +111,7 @@ def belongs(key: GroupKey, row: RawRow) -> bool:
 
 
 def judge_pending(
-    key: GroupKey, rows: Iterable[RawRow], quantities: Quantities
+    rows: Iterable[RawRow], quantities: Quantities
 ) -> tuple[tuple[tuple[RawRow, Reason], ...], tuple[Usage, ...]]:
     """The pending rows, judged one by one: the bad ones with their faults, and the good ones."""
     judged = [(row, judge(row, quantities)) for row in rows if row.pending is not None]

@@ -242,6 +242,20 @@ def test_a_row_that_is_bad_by_itself_is_not_revived():
     assert judged(a_rejected_row(Reason.INVALID_TAG), a_row(1)).outcome is Outcome.HOLD
 
 
+@pytest.mark.parametrize("licence", [LICENCE, "prod-1"])
+def test_a_row_rejected_for_its_own_fault_stays_so_until_its_seller_makes_it_pending(licence):
+    """Whatever it holds by now: he may be in the middle of mending it."""
+    key = a_key(license_arn=licence)
+    for reason in set(Reason) - GROUP_REASONS - {Reason.SORT_KEY_MISMATCH}:
+        verdict = judge_group(key, [a_rejected_row(reason, key=key), a_row(1, key=key)], NOW, DECIMAL, last_call=False)
+        assert verdict.outcome is Outcome.HOLD
+
+
+def test_a_row_of_a_licence_that_was_contradicted_is_not_revived_though_it_no_longer_is():
+    contradicted = a_rejected_row(Reason.SORT_KEY_MISMATCH)
+    assert judged(contradicted, a_row(1)).outcome is Outcome.HOLD
+
+
 # The fold.
 
 
@@ -396,3 +410,19 @@ def test_an_item_just_below_400_kb_is_billed():
     assert group_fault(Aggregate(key, Decimal(most), longest_allocations(most)), NOW, DECIMAL) is None
     over = Aggregate(key, Decimal(most + 1), longest_allocations(most + 1))
     assert group_fault(over, NOW, DECIMAL) is Reason.AGGREGATE_TOO_LARGE
+
+
+def one_tagged(count, length):
+    """So many buckets of 1, each with one tag of such a length in all."""
+    return tuple(Allocation(((f"{number:04}", "v" * (length - 4)),), Decimal(1)) for number in range(count))
+
+
+def test_the_kind_of_quantity_counts_for_the_size():
+    """The name of a decimal's field is 9 characters longer, 22,500 bytes of 2,500 buckets."""
+    length = next(
+        n for n in range(100, 200) if item_bytes(an_aggregate(allocations=one_tagged(2500, n))) > MAX_ITEM_BYTES
+    )
+    aggregate = an_aggregate(2500, allocations=one_tagged(2500, length))
+    assert group_fault(aggregate, NOW, DECIMAL) is Reason.AGGREGATE_TOO_LARGE
+    assert group_fault(aggregate, NOW, INTEGER) is None
+    assert item_bytes(aggregate, DECIMAL) - item_bytes(aggregate, INTEGER) == 2500 * (9 - 1)

@@ -44,6 +44,11 @@ def test_a_locked_hour_is_refused_unless_the_config_overrides_the_lock(lock, ope
     assert refusal("2026-11-28T09", lock=lock, ignore_lock=True) is None
 
 
+def test_nobody_overrides_the_lock_unawares():
+    with pytest.raises(HourRefusedError, match="still open"):
+        refuse_open_hour(parse_bucket("2026-11-28T11"), NOW, 4)
+
+
 def test_the_grace_opens_an_hour_of_the_previous_month_before_its_lock_is_over():
     on_the_1st = datetime(2027, 1, 1, 2, 59, tzinfo=UTC)
     assert "until 2027-01-01T03:00Z" in refusal("2026-12-31T22", on_the_1st, lock=6)

@@ -88,7 +88,7 @@ class GroupsHour(RuleBasedStateMachine):
     @precondition(lambda self: self.counted is not None)
     @rule()
     def is_visited_after_its_commit(self):
-        bad, usages = judge_pending(KEY, self.rows.values(), DECIMAL)
+        bad, usages = judge_pending(self.rows.values(), DECIMAL)
         self._reject({self._second(row): reason for row, reason in bad})
         settlement = settle(Committed(Decimal(self.billed).scaleb(-6), decode(self.memory)), usages, [])
         pending = self._pending()

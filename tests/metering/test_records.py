@@ -178,6 +178,16 @@ def test_an_identity_is_buyer_licence_dimension_and_hour():
     assert len({identity(record), *(identity(api_record(other, DECIMAL)) for other in others)}) == 6
 
 
+def test_a_legacy_identity_is_the_customers_identifier_else_the_account():
+    named, unnamed = (
+        identity(api_record(an_aggregate(license_arn="prod-1", customer_identifier=name), DECIMAL))
+        for name in ("buyer-1", None)
+    )
+    assert named == ("", "buyer-1", DIMENSION, TWO_BACK)
+    assert unnamed == ("", ACCOUNT, DIMENSION, TWO_BACK)
+    assert identity({"Dimension": DIMENSION, "Timestamp": TWO_BACK}) == ("", "", DIMENSION, TWO_BACK)
+
+
 @pytest.mark.parametrize("quantities", [DECIMAL, INTEGER])
 def test_the_bytes_of_a_record_are_those_that_the_sdk_sends(quantities):
     model = botocore.session.get_session().get_service_model("meteringmarketplace")

@@ -13,6 +13,7 @@ from metering_dagster.metering.rows import (
     GroupKey,
     SortKey,
     Usage,
+    account_of,
     group_of,
     judge,
     key_fault,
@@ -33,6 +34,13 @@ from tests.metering.builders import (
 )
 
 KEY = f"{ACCOUNT}#{DIMENSION}#2026-11-28T10:00:07"
+
+
+@pytest.mark.parametrize(("sort_key", "account"), [
+    ("1#a#b#2026-11-28T10", "1"), ("1#rest", "1"), ("#d#t", ""), ("no key", ""), ("", ""),
+])  # fmt: skip
+def test_a_key_begins_with_its_account(sort_key, account):
+    assert account_of(sort_key) == account
 
 
 @pytest.mark.parametrize(("sort_key", "parts"), [
