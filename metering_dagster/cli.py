@@ -7,6 +7,7 @@ Does not: doing it.
 import json
 import os
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -27,6 +28,8 @@ _OVER = "\r\x1b[K"
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def main() -> None:
     """Meter SaaS usage to AWS Marketplace, hour by hour."""
+    # requirements.lock pins Dagster: which of its features are in beta is no news for whoever runs a command.
+    warnings.filterwarnings("ignore", message=r".* is currently in (beta|preview), and may have breaking changes")
 
 
 @main.command()
