@@ -168,7 +168,7 @@ def billing_run(instance: Instance, page: Page) -> None:
     _, instant = instance.busiest_hour("billing_changes", "amounts_changed")
     _open(page, f"{instance.url}/assets/billing_changes?view=events&time={instant}")
     page.evaluate(WITHOUT_THIS_MACHINE)
-    _shoot(page, "billing_run", left=540, top=162, right=1900, bottom=1300)
+    _shoot(page, "billing_run", left=665, top=162, right=1900, bottom=1100)
 
 
 def _open(page: Page, url: str) -> None:
