@@ -139,6 +139,7 @@ def changes(
 
     Whoever asks by --since keeps the time: the complete_until of an answer is the next T. For a named --consumer it is
     kept here: the same comes again until its token is acknowledged. The meta block says what an answer does not tell.
+    Exits 1 where the file of a day is damaged: the other days are given, and that one comes once it is mended.
     """
     if (since is None) == (consumer is None):
         raise click.UsageError("Name either --since or --consumer.")
@@ -161,6 +162,9 @@ def changes(
         click.echo(words.meta_text(answer), err=True)
     else:
         click.echo(words.answer_json(answer) if as_json else words.answer_text(answer))
+        for damage in answer.meta.damaged:
+            click.echo(f"metering-dagster changes: {damage}", err=True)
+    sys.exit(1 if answer.meta.damaged else 0)
 
 
 @contextmanager

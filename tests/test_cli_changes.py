@@ -183,6 +183,19 @@ def test_a_consumer_takes_what_is_new_by_its_token(reported):
     assert changes("--consumer", "warehouse").stdout.startswith("0 cells are new for warehouse")
 
 
+@pytest.mark.parametrize("how", [(), ("--json",), ("--csv",)])
+def test_a_damaged_day_is_named_and_exits_1(reported, tmp_path, how):
+    (path,) = tmp_path.glob("changes/day=*/cells.parquet")
+    path.write_bytes(b"damaged")
+    done = changes("--consumer", "w", *how)
+    assert done.exit_code == 1
+    assert str(path) in done.stderr
+    if how == ("--json",):
+        assert [str(path) in words for words in json.loads(done.stdout)["meta"]["damaged"]] == [True]
+    if how == ("--csv",):
+        assert json.loads(done.stderr)["complete_until"] is None
+
+
 def test_a_consumers_csv_has_what_only_reports_tell(reported):
     (row, _) = csv.DictReader(io.StringIO(changes("--consumer", "w", "--csv").stdout))
     assert (row["amounts"], row["vanished"]) == ("12.345678 USD", "False")

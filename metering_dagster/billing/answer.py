@@ -84,6 +84,8 @@ class Meta:
     """For a named consumer: when the sensor last looked; None if it never did."""
     pending: tuple[date, ...] = ()
     """For a named consumer: days that have moved and are not materialised yet."""
+    damaged: tuple[str, ...] = ()
+    """For a named consumer: which days' files cannot be understood, and what to do. Those days are not in the rows."""
 
 
 @dataclass(frozen=True)

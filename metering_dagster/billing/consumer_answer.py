@@ -5,8 +5,8 @@ Belongs here: rows out of reports, the meta block of such an answer. Does not: m
 reports and heartbeat (feed).
 """
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 
 from metering_dagster.billing.answer import (
@@ -30,6 +30,9 @@ _DETECTS = (
     "an hour for the last 3 days, a day for the others",
 )
 
+_LOST = "what was reported of it is gone: a run of billing_changes reports it again"
+_DAMAGED = "what was reported of it cannot be understood (damaged says what to do), so nothing of it is in the rows"
+
 
 @dataclass(frozen=True)
 class Reported:
@@ -41,6 +44,8 @@ class Reported:
     """Days that it has taken of, and of which no report is there any more."""
     heartbeat: Heartbeat | None
     """Read before the reports, so that they are not older than it says."""
+    damaged: Mapping[date, str] = field(default_factory=dict)
+    """Days whose reports cannot be understood, each in words. They stay due."""
 
 
 def answer_for(
@@ -61,17 +66,19 @@ def answer_for(
         changed_cells=len(rows),
         signals=signals_of(rows),
         detects=_DETECTS,
-        does_not_detect=_does_not_detect(first_day, beat, now, stale),
+        does_not_detect=(*_damage(reported.damaged), *_does_not_detect(first_day, beat, now, stale)),
         complete_until=offer.complete_until,
         repull_by_hand=tuple(
-            Repull(first, last, "what was reported of it is gone: a run of billing_changes reports it again")
-            for first, last in day_ranges(reported.lost)
+            Repull(first, last, why)
+            for days, why in ((reported.lost, _LOST), (reported.damaged, _DAMAGED))
+            for first, last in day_ranges(days)
         ),
         read_at=now,
         consumer=standing.name,
         token=offer.token,
         looked_at=beat.looked if beat else None,
         pending=beat.pending if beat else (),
+        damaged=tuple(reported.damaged.values()),
     ))  # fmt: skip
 
 
@@ -82,6 +89,11 @@ def _row(row: Row) -> AnswerRow:
         row.cell.day, one.id, one.external_id, one.name, one.provider, row.last_ingested_at, row.signals,
         row.reported_at, row.amounts, row.vanished,
     )  # fmt: skip
+
+
+def _damage(days: Collection[date]) -> list[str]:
+    named = [str(first) if first == last else f"{first} to {last}" for first, last in day_ranges(days)]
+    return [f"anything of days whose files are damaged: {', '.join(named)}. They stay due"] if named else []
 
 
 def _does_not_detect(first_day: date, beat: Heartbeat | None, now: datetime, stale: timedelta) -> tuple[str, ...]:

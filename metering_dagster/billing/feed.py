@@ -21,9 +21,9 @@ cannot be done is a `MeteringError`, in words.
 import os
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, TypeVar
 
 from metering_dagster.billing import heartbeat
@@ -32,7 +32,7 @@ from metering_dagster.billing.cells import Signal
 from metering_dagster.billing.consumer_answer import Reported, answer_for
 from metering_dagster.billing.consumers import Standing, checked_name, checked_token, content_of, offer_of, standing_of
 from metering_dagster.billing.deployment import Billing
-from metering_dagster.errors import FeedRefusedError, ReplacedMeanwhileError, SettingsError
+from metering_dagster.errors import DamagedFileError, FeedRefusedError, ReplacedMeanwhileError, SettingsError
 from metering_dagster.settings import Settings, read_settings
 from metering_dagster.settings import horizon_days as parsed_horizon
 
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from metering_dagster.billing.day_files import DayFiles, Document
+    from metering_dagster.billing.report import DayReport
 
 T = TypeVar("T")
 _ATTEMPTS = 50
@@ -79,8 +80,11 @@ def new_for(name: str, *, settings: Settings | None = None) -> Answer:
     Until that is acknowledged, asking again gives the same again, and what has come since. A name that was never used
     is given everything. The database is not read: what is there is what runs of `billing_changes` have reported.
 
-    Raises `FeedRefusedError` for a name that cannot be one, `DamagedFileError` for a file that cannot be understood,
-    `UnreachableError` and `CallerError` for the place of the reports.
+    A day whose file cannot be understood is left out and stays due: `meta.damaged` names it, and `meta.complete_until`
+    is None. Whoever ignores that misses the day.
+
+    Raises `FeedRefusedError` for a name that cannot be one, `DamagedFileError` where what is kept of the consumer or of
+    the sensor's looks cannot be understood, `UnreachableError` and `CallerError` for the place of the reports.
     """
     billing = _billing(settings)
     files = _files(billing, checked_name(name))
@@ -108,11 +112,15 @@ def consumer(name: str, *, settings: Settings | None = None) -> Iterator[Answer]
             for row in new.rows:
                 pull(row.subscription_id, row.day)
 
-    A block that fails, or is killed, is given the same again the next time. Errors as for `new_for`.
+    A block that fails, or is killed, is given the same again the next time. Errors as for `new_for`; and where a day's
+    file could not be understood, `DamagedFileError` once all other days are acknowledged, so that nobody takes the
+    answer for whole.
     """
     answer = new_for(name, settings=settings)
     yield answer
     acknowledge(name, str(answer.meta.token), settings=settings)
+    if answer.meta.damaged:
+        raise DamagedFileError(f"All else was taken by {name}, but: {' '.join(answer.meta.damaged)}")
 
 
 def frame(answer: Answer) -> "pd.DataFrame":
@@ -129,16 +137,31 @@ def _offer(billing: Billing, files: "DayFiles", name: str) -> Answer:
     document = files.document(_place(name))
     standing = _standing(name, document)
     generations = files.generations()
-    found = [files.read(day) for day, generation in generations.items() if not standing.has_taken(day, generation)]
-    there = [(one.generation, one.report) for one in found if one is not None]
-    offer = offer_of(name, there, beat.complete_until if beat else None)
-    reported = Reported([report for _, report in there], sorted(standing.marks.keys() - generations.keys()), beat)
+    due = [day for day, generation in generations.items() if not standing.has_taken(day, generation)]
+    there, damaged = _read(files, due)
+    offer = offer_of(name, there, beat.complete_until if beat and not damaged else None)
+    lost = sorted(standing.marks.keys() - generations.keys())
+    reported = Reported([report for _, report in there], lost, beat, damaged)
     answer = answer_for(
         standing, offer, reported,
         now=datetime.now(UTC), horizon=billing.rules.horizon, stale=_stale(billing.settings),
     )  # fmt: skip
     _keep(files, name, document, standing, standing.offered(offer))
     return answer
+
+
+def _read(files: "DayFiles", days: Iterable[date]) -> tuple[list[tuple[str, "DayReport"]], dict[date, str]]:
+    """The reports of these days with the generations of their files, and in words what cannot be understood."""
+    there, damaged = [], {}
+    for day in days:
+        try:
+            found = files.read(day)
+        except DamagedFileError as error:
+            damaged[day] = str(error)
+            continue
+        if found is not None:
+            there.append((found.generation, found.report))
+    return there, damaged
 
 
 def _acknowledge(files: "DayFiles", name: str, token: str) -> bool:

@@ -60,6 +60,7 @@ def _meta_json(meta: Meta) -> dict[str, object]:
             "token": meta.token,
             "looked_at": _plain(meta.looked_at),
             "pending": [str(day) for day in meta.pending],
+            "damaged": list(meta.damaged),
         }
     return told
 

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
@@ -356,6 +357,55 @@ def test_a_token_that_is_unknown_is_refused_and_moves_nothing(reported):
     with pytest.raises(FeedRefusedError, match="no token"):
         feed.acknowledge("w", "null", settings=reported)
     assert len(feed.new_for("w", settings=reported).rows) == 1
+
+
+@pytest.fixture
+def one_of_two_damaged(billing_sqlite: BillingTables, reports: Settings) -> tuple[Settings, date, date]:
+    """Two days are reported, and the file of the second one cannot be understood."""
+    settings = replace(reports, billing_database_url=billing_sqlite.url)
+    whole, now = a_day_before(billing_sqlite, 4)
+    damaged = whole + timedelta(days=1)
+    billing_sqlite.subscribe(tenant("t1"))
+    for day in (whole, damaged):
+        billing_sqlite.daily("t1", day, now - HOUR)
+        materialise(settings, day)
+    place = Path(str(settings.billing_changes_uri))
+    beat = Heartbeat(now, now - HOUR, whole - timedelta(days=20))
+    DayFiles(str(place), settings).replace_document(heartbeat.NAME, beat.content(), None)
+    (place / f"day={damaged}/cells.parquet").write_bytes(b"damaged")
+    return settings, whole, damaged
+
+
+def test_a_damaged_day_is_named_and_all_others_are_given(one_of_two_damaged):
+    settings, whole, damaged = one_of_two_damaged
+    told = feed.new_for("w", settings=settings)
+    assert [row.day for row in told.rows] == [whole]
+    assert told.meta.complete_until is None
+    assert [f"day={damaged}" in words for words in told.meta.damaged] == [True]
+    assert [(one.first_day, one.last_day) for one in told.meta.repull_by_hand] == [(damaged, damaged)]
+    assert any(str(damaged) in words for words in told.meta.does_not_detect)
+
+
+def test_a_damaged_day_stays_due_until_it_is_mended(one_of_two_damaged):
+    settings, _, damaged = one_of_two_damaged
+    feed.acknowledge("w", feed.new_for("w", settings=settings).meta.token, settings=settings)
+    again = feed.new_for("w", settings=settings)
+    assert (again.rows, len(again.meta.damaged), again.meta.since) == ((), 1, None)
+    Path(str(settings.billing_changes_uri), f"day={damaged}/cells.parquet").unlink()
+    materialise(settings, damaged)
+    mended = feed.new_for("w", settings=settings)
+    assert [row.day for row in mended.rows] == [damaged]
+    assert (mended.meta.damaged, mended.meta.repull_by_hand) == ((), ())
+    assert mended.meta.complete_until is not None
+
+
+def test_a_block_with_a_damaged_day_takes_the_others_and_fails(one_of_two_damaged):
+    settings, whole, damaged = one_of_two_damaged
+    taken = []
+    for _ in range(2):
+        with pytest.raises(DamagedFileError, match=f"day={damaged}"), feed.consumer("w", settings=settings) as new:
+            taken.append([row.day for row in new.rows])
+    assert taken == [[whole], []]
 
 
 def test_a_damaged_document_of_a_consumer_is_named_and_left_alone(reported):
