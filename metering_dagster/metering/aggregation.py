@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from decimal import Decimal
 
+from metering_dagster import hours
 from metering_dagster.ledger.entries import Entry
 from metering_dagster.masking import digest, mask, mask_text
 from metering_dagster.metering import telling
@@ -68,6 +69,8 @@ class Aggregation:
     """Held, rejected and late groups in words, masked, the first few."""
     hidden: list[str] = field(default_factory=list)
     """Groups that were committed and that the index does not show yet, masked: a submission now would miss them."""
+    closed: bool = False
+    """The hour's window closed during the visit: what was not reached by then was left alone."""
     would_commit: list[Aggregate] = field(default_factory=list)
     """In shadow mode: what a live visit would have committed."""
     latest: deque[GroupKey] = field(default_factory=lambda: deque(maxlen=LATEST))
@@ -108,6 +111,10 @@ def aggregate(tables: Tables, part: Slice, tell: Tell = ignore) -> Aggregation:
     report = Aggregation(tell=tell)
     with ThreadPoolExecutor(READERS) as pool:
         for window in _windows(_groups(tables, part)):
+            # Looked at before each: a large hour takes minutes, and what can no longer be billed is not committed.
+            report.closed = not hours.is_billable(part.hour, tables.clock())
+            if report.closed:
+                break
             waiting = window
             for attempt in range(ATTEMPTS):
                 if not waiting:

@@ -66,6 +66,11 @@ def not_folded(bucket: str, done: "Aggregation") -> LeftPendingError | None:
             f"read, or DynamoDB refuses an item of theirs. The first: {done.unsettled[0]}. Everything else was "
             "done; run the hour again."
         )
+    if done.closed:
+        return LeftPendingError(
+            f"The window of {bucket} closed during the fold. What was not committed by then was left alone: "
+            "the age-out ends it, nothing can bill it."
+        )
     if done.hidden:
         return LeftPendingError(
             f"{len(done.hidden)} groups of {bucket} were committed, but the index metering_pending of the aggregated "

@@ -78,6 +78,18 @@ def test_six_strikes_between_two_calls(world, monkeypatch):
 
 
 @pytest.mark.case("previous_month")
+def test_six_strikes_between_two_commits(world, monkeypatch):
+    monkeypatch.setattr("metering_dagster.metering.aggregation.WINDOW_GROUPS", 1)
+    world.at(f"{FIRST}05:59:59Z")
+    world.put(*(a_usage(0, "5", hour=LAST_DAY, dimension=dimension) for dimension in ("a", "b")))
+    world.meanwhile(lambda: world.at(f"{FIRST}06:00:00Z"))  # the first group is being committed
+    outcome = world.meter(LAST_DAY)
+    assert f"The window of {LAST_DAY} closed during the fold" in outcome.message
+    assert world.row_statuses() == {"Aggregated": 1, "pending": 1}
+    assert world.calls() == []
+
+
+@pytest.mark.case("previous_month")
 @pytest.mark.parametrize(("clock", "hour", "offset"), [
     ("03:20:00Z", "2026-10-31T03", 24), ("05:20:00Z", "2026-10-31T00", 29), ("05:20:00Z", "2026-10-31T06", 23),
 ])  # fmt: skip

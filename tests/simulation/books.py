@@ -80,6 +80,8 @@ class Commit:
     """A group as the pipeline committed it."""
 
     at: float
+    read_at: float
+    """When its rows were read: what was written after that is late, though it stood there at the commit."""
     by: str
     quantity: Decimal
     counted: Mapping[int, tuple[Decimal, str]]

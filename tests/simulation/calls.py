@@ -12,7 +12,7 @@ from decimal import Decimal
 from typing import Any
 
 from tests.simulation.books import Books, GroupBook, bucket_of, is_billable, moment
-from tests.simulation.judge import Judge, Violation
+from tests.simulation.judge import A_MOMENT, Judge, Violation
 from tests.simulation.kernel import Kernel
 from tests.simulation.memory import MemoryMarketplace
 from tests.simulation.wire import Errand
@@ -20,8 +20,6 @@ from tests.simulation.wire import Errand
 _DECIMAL = re.compile(r"(0|[1-9][0-9]{0,9})(\.[0-9]{1,6})?")
 _ARN = re.compile(r"arn:aws[a-zA-Z-]*:[A-Za-z0-9][A-Za-z0-9_/.-]{0,62}:[A-Za-z0-9_/.-]{0,63}:[A-Za-z0-9_/.-]{0,63}:"
                   r"[A-Za-z0-9][A-Za-z0-9:_/+=,@.-]{0,1023}")  # fmt: skip
-_A_MOMENT = 90.0
-"""Between the last look at the clock and the call lies a wait for a slot of the quota."""
 
 
 class Teller:
@@ -76,7 +74,7 @@ class Teller:
         """What a rule could have known."""
         faults = [*_faults(request, record)]
         now, bucket = self.kernel.now, group.name[3]
-        late = "stood still" not in errand.troubles and not is_billable(bucket, now - _A_MOMENT)
+        late = "stood still" not in errand.troubles and not is_billable(bucket, now - A_MOMENT)
         if late and not is_billable(bucket, now):
             faults.append("its hour cannot be billed any more")
         end = self.judge.expiry_ends.get(group.name[:2])

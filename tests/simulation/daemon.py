@@ -107,6 +107,9 @@ class Daemon:
         for _ in range(self.plan.by_hand):
             at = self.kernel.now + self.chance.uniform(2, self.plan.hours + 20) * HOUR
             self.kernel.schedule(at, self._by_hand)
+        for _ in range(self.plan.last_minute):
+            hour = self.kernel.now // HOUR + self.chance.randint(24, self.plan.hours + 24)
+            self.kernel.schedule(hour * HOUR - self.chance.uniform(2, 40), lambda: self._run_by_hand(23))
 
     # Ticks.
 
@@ -220,9 +223,12 @@ class Daemon:
 
     def _by_hand(self) -> None:
         """A person starts a run of some hour, on another instance perhaps: nobody keeps it from meeting another run."""
+        self._run_by_hand(self.chance.randint(1, 24))
+
+    def _run_by_hand(self, offset: int) -> None:
         if self.plan.is_away(self.kernel.now):
             return
-        bucket = hours.bucket(datetime.fromtimestamp(self.kernel.now - self.chance.randint(1, 24) * HOUR, UTC))
+        bucket = hours.bucket(datetime.fromtimestamp(self.kernel.now - offset * HOUR, UTC))
         self.ask(self._hour_run(bucket, "hand"))
         if self.chance.random() < 0.5:
             self.ask(self._hour_run(bucket, "hand"))

@@ -150,7 +150,7 @@ class Losses:
         if version is not row.at(end) or written > end - 600 - _VISIBLE:
             return
         commit = group.commit
-        if commit is not None and commit.at < version.at:
+        if commit is not None and commit.read_at < version.at:
             return
         counted = commit is not None and row.second in commit.counted
         if counted and group.billed and group.billed[0][0] <= end:

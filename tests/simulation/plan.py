@@ -59,6 +59,10 @@ class Plan:
     groups_an_hour: float = 6.0
     by_hand: int = 12
     """How often a person starts a run of some hour, whoever else is at it."""
+    last_minute: int = 8
+    """How often a person does so for the hour that closes, within its last minute."""
+    slow: float = 0.02
+    """Which part of the metering service's answers takes seconds."""
     quiet: frozenset[str] = field(default_factory=frozenset)
     """What sellers and buyers do not do in this world, by the names of their habits."""
 
@@ -128,4 +132,6 @@ def draw(seed: int) -> Plan:
         storms=spans(3, 0.1, 2),
         locked_out=spans(1, 0.1, 2),
         by_hand=chance.randint(0, 20),
+        last_minute=chance.randint(0, 30),
+        slow=chance.choice((0.0, 0.02, 0.5)),
     )

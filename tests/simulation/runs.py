@@ -194,7 +194,9 @@ def _fold(doing: Doing, bucket: str, part: Any) -> Any:
     _say(doing, [*done.notes, *done.unsettled, *done.hidden])
     unfinished = visit.not_folded(bucket, done)
     if unfinished is not None:
-        doing.errand.troubles.append("the index was behind" if done.hidden else "rivals")
+        doing.errand.troubles.append(
+            "the index was behind" if done.hidden else "the hour closed" if done.closed else "rivals"
+        )
         raise unfinished
     return done
 

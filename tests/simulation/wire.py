@@ -92,9 +92,14 @@ class Wire:
     def _effect(self, errand: Errand, kind: str, operation: str, request: Any, call: Call) -> Any:
         answer = self._once(errand, kind, operation, request, call)
         self._perils(errand)
-        self.kernel.sleep(self.chance.uniform(0.001, 0.008) if kind != "metering" else self.chance.uniform(0.05, 0.8))
+        self.kernel.sleep(self.chance.uniform(0.001, 0.008) if kind != "metering" else self._answers_after())
         self._perils(errand)
         return answer
+
+    def _answers_after(self) -> float:
+        """How long the metering service takes: at times seconds, in which an hour may close."""
+        is_slow = self.chance.random() < self.plan.slow and self.kernel.now < self.plan.calm_from
+        return self.chance.uniform(1, _PATIENCE["metering"] - 1) if is_slow else self.chance.uniform(0.05, 0.8)
 
     def _once(self, errand: Errand, kind: str, operation: str, request: Any, call: Call) -> Any:
         try:
