@@ -178,12 +178,12 @@ def _exit_2_where_it_fails(command: str) -> Iterator[None]:
 
 
 def _pinned(text: str) -> datetime:
-    from metering_dagster.settings import past_instant
+    from metering_dagster.settings import past_instant, shown_value
 
     try:
         return past_instant(text)
     except ValueError as error:
-        raise SettingsError(f"METERING_NOW={text!r} {error}. Nothing was started.") from None
+        raise SettingsError(f"METERING_NOW={shown_value(text)} {error}. Nothing was started.") from None
 
 
 def _progress(what: str, done: int, total: int) -> None:

@@ -115,7 +115,7 @@ class Settings:
             )
         if self.usage_table == self.aggregated_usage_table:
             raise SettingsError(
-                f"USAGE_TABLE and AGGREGATED_USAGE_TABLE name the same table, {_masked(str(self.usage_table))}. "
+                f"USAGE_TABLE and AGGREGATED_USAGE_TABLE name the same table, {shown_value(str(self.usage_table))}. "
                 "Nothing was read or written. Raw rows and aggregates need a table each."
             )
         return self
@@ -125,7 +125,7 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
     """Read and check the environment; an empty value counts as not set. All that is malformed is named at once."""
     faults: list[str] = []
 
-    def read(name: str, parse: Callable[[str], T], default: T, show: Callable[[str], str] = _masked) -> T:
+    def read(name: str, parse: Callable[[str], T], default: T, show: Callable[[str], str] = shown_value) -> T:
         text = environment.get(name, "").strip()
         if not text:
             return default
@@ -171,7 +171,8 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
     return settings
 
 
-def _masked(text: str) -> str:
+def shown_value(text: str) -> str:
+    """A value as a message repeats it: quoted, masked, cut short."""
     shown = mask_text(text)
     return repr(shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}…")
 
@@ -303,7 +304,7 @@ def _frozen_clock_faults(settings: Settings) -> list[str]:
         url = settings.endpoints.get(name) or settings.endpoints.get("AWS_ENDPOINT_URL")
         if url is None or not is_loopback(url):
             faults.append(
-                f"METERING_NOW is refused unless {name} is on loopback (it is {_masked(url) if url else 'not set'})"
+                f"METERING_NOW is refused unless {name} is on loopback (it is {shown_value(url) if url else 'not set'})"
             )
     if settings.alerts_webhook_url is not None and not is_loopback(settings.alerts_webhook_url):
         faults.append("METERING_NOW is refused unless METERING_ALERTS_WEBHOOK_URL is on loopback, or not set")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _FILE = "cells.parquet"
-_MISUNDERSTOOD = (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, OSError)
+_MISUNDERSTOOD = (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, OSError, RecursionError)
 """What parsing a file of somebody else's, or a damaged one, raises; beside Arrow's own errors."""
 
 

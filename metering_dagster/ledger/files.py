@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
 
 from metering_dagster.arrow import column_of_texts, is_arrows
-from metering_dagster.errors import UnreachableError
+from metering_dagster.errors import DamagedFileError, UnreachableError
 from metering_dagster.ledger.entries import Entry
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ class LedgerFile:
         if local:
             filesystem.create_dir(folder, recursive=True)
         self._sink = filesystem.open_output_stream(self._writing)
-        self._writer = pq.ParquetWriter(self._sink, _schema())
+        self._writer = pq.ParquetWriter(self._sink, _schema(), write_page_checksum=True)
 
 
 class Ledger:
@@ -177,11 +177,17 @@ class Ledger:
 
         for path in paths:
             with self.explained():
-                file = pq.ParquetFile(path, filesystem=self.filesystem[0])
+                file = pq.ParquetFile(path, filesystem=self.filesystem[0], page_checksum_verification=True)
             with file:
+                if not file.schema_arrow.equals(_schema()):
+                    raise DamagedFileError(
+                        f"{path} lies in the ledger (METERING_LEDGER_URI) and is no file of it: it has other columns. "
+                        "It was left as it is. Move it elsewhere; no bill hangs on it."
+                    )
                 for group in range(file.num_row_groups):
                     with self.explained():
                         table = file.read_row_group(group, use_threads=False)
+                        table.validate(full=True)
                     yield table
 
     def table_of_hour(self, bucket: str) -> "pa.Table | None":

@@ -9,14 +9,15 @@ as many, others each time, and hypothesis prints how to see a failing one again.
 import os
 from typing import Any
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 TIMES = int(os.environ.get("FUZZ", "0"))
 
 
-def examples(count: int) -> Any:
-    """A decorator: so many examples by default."""
+def examples(count: int, *, shrink: bool = True) -> Any:
+    """A decorator: so many examples by default. `shrink`: whether a failing one is made small, which takes hundreds."""
     return settings(
+        phases=set(Phase) - (set() if shrink else {Phase.shrink, Phase.explain}),
         max_examples=count * max(TIMES, 1),
         derandomize=not TIMES,
         database=None,

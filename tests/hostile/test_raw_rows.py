@@ -10,7 +10,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from metering_dagster.metering.reasons import RawStatus, Reason
-from tests.hostile.effort import TIMES, examples
+from tests.hostile.effort import examples
 from tests.hostile.secrets import ACCOUNT, LICENCE, OTHER_ACCOUNT, OTHER_LICENCE, assert_nothing_leaks
 from tests.hostile.stored import ALLOCATIONS, TEXT, VALUES
 from tests.hostile.tiny_world import TinyWorld
@@ -118,7 +118,7 @@ def test_a_row_that_is_refused_stays_as_it_was_but_for_its_end(value, allocation
     assert sum((Decimal(q) for q in world.billed().values()), Decimal(0)) == used
 
 
-@examples(4 if not TIMES else 1)
+@examples(2, shrink=False)
 @given(st.lists(rows().filter(is_beside), min_size=10, max_size=25, unique_by=lambda item: repr(item.values)))
 def test_rows_of_any_kind_on_the_emulator(world: World, hostile):
     world.configure(quantities=world.settings.quantities)
