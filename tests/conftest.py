@@ -1,6 +1,7 @@
 """One world for each test; one emulator for all of them, and Amazon's own for the tests of the stores."""
 
 import functools
+import shutil
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
@@ -10,6 +11,8 @@ import botocore.session
 import dagster as dg
 import hypothesis
 import pytest
+from alembic.config import Config
+from alembic.script import ScriptDirectory
 
 from metering_dagster.local.sandbox import Sandbox
 from metering_dagster.local.stack import LocalStack, running_stack
@@ -64,6 +67,24 @@ def _models_read_once() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _migrations_read_once() -> Iterator[None]:
+    """Dagster's storages stamp each new database with their newest migration, and Alembic compiles all of them, a
+    hundred files, to find it: 70 ms of CPU for each instance. What they stamp stays the same.
+    """
+    read, known = ScriptDirectory.from_config, dict[str | None, ScriptDirectory]()
+
+    def from_config(config: Config) -> ScriptDirectory:
+        place = config.get_main_option("script_location")
+        if place not in known:
+            known[place] = read(config)
+        return known[place]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ScriptDirectory, "from_config", staticmethod(from_config))
+        yield
+
+
 @pytest.fixture
 def world(
     engine: LocalStack, _models_read_once: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -79,11 +100,18 @@ def world(
         ours.close()
 
 
+@pytest.fixture(scope="session")
+def new_dagster_home(tmp_path_factory: pytest.TempPathFactory, _migrations_read_once: None) -> Path:
+    """The folder of an instance on disk in which nothing has run yet. A copy opens ten times faster than a new one."""
+    home = tmp_path_factory.mktemp("new-dagster-home")
+    with dg.DagsterInstance.local_temp(str(home)):
+        return home
+
+
 @pytest.fixture
-def instance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dg.DagsterInstance]:
+def instance(tmp_path: Path, new_dagster_home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dg.DagsterInstance]:
     """A Dagster instance on disk, for ticks. Opened once: each tick would open it anew, which takes longer than it."""
-    home = tmp_path / "dagster"
-    home.mkdir()
+    home = shutil.copytree(new_dagster_home, tmp_path / "dagster")
     with dg.DagsterInstance.local_temp(str(home)) as ours:
         monkeypatch.setattr(dg.DagsterInstance, "from_ref", lambda ref: nullcontext(ours))
         yield ours

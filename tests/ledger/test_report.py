@@ -98,12 +98,6 @@ class TestInDagster:
     """The asset and its schedule beside a real instance."""
 
     @pytest.fixture
-    def instance(self, tmp_path: Path):
-        (tmp_path / "dagster").mkdir()
-        with dg.DagsterInstance.local_temp(str(tmp_path / "dagster")) as ours:
-            yield ours
-
-    @pytest.fixture
     def settings(self, ledger: Ledger) -> Settings:
         return Settings(mode=Mode.LIVE, ledger_uri=ledger.uri)
 

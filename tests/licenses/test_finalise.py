@@ -155,19 +155,17 @@ def test_the_loss_is_in_the_log_before_anything_is_written(world):
     assert told == [(HOUR, 1), "write"]
 
 
-def test_a_check_of_another_run_of_the_hour_is_answered_beside_it(world, tmp_path):
+def test_a_check_of_another_run_of_the_hour_is_answered_beside_it(world, instance):
     import dagster as dg
 
-    (tmp_path / "home").mkdir()
-    with dg.DagsterInstance.local_temp(str(tmp_path / "home")) as instance:
-        world.put(a_usage(0, "1"))
-        assert world.meter(instance=instance).checks["all_subscribed"].passed
-        world.put(a_deprovisioning(OVER), a_usage(5, "1", dimension="later"))
-        world.finalise(instance=instance)
-        key = dg.AssetCheckKey(dg.AssetKey("metered_usage"), "all_subscribed")
-        (record,) = instance.event_log_storage.get_asset_check_execution_history(key, limit=1)
-        assert record.status.value == "FAILED"
-        assert record.event.dagster_event.asset_check_evaluation_data.partition == HOUR
+    world.put(a_usage(0, "1"))
+    assert world.meter(instance=instance).checks["all_subscribed"].passed
+    world.put(a_deprovisioning(OVER), a_usage(5, "1", dimension="later"))
+    world.finalise(instance=instance)
+    key = dg.AssetCheckKey(dg.AssetKey("metered_usage"), "all_subscribed")
+    (record,) = instance.event_log_storage.get_asset_check_execution_history(key, limit=1)
+    assert record.status.value == "FAILED"
+    assert record.event.dagster_event.asset_check_evaluation_data.partition == HOUR
 
 
 def test_shadow_mode_closes_nothing_and_says_so(world):
