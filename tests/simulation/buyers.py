@@ -28,6 +28,8 @@ class Ending:
     """When it was deprovisioned: the earliest time that an event states."""
     stated: set[float] = field(default_factory=set)
     """All times that events state."""
+    told: list[tuple[float, float]] = field(default_factory=list)
+    """When each event of it reached the queue, and the time that it states."""
 
 
 def some_buyers(chance: random.Random) -> list[Buyer]:
@@ -111,6 +113,8 @@ class Market:
 
     def _send(self, kind: str, time: float, arrives: float, buyer: Buyer) -> None:
         chance = self.chance
+        if kind == DEPROVISIONED:
+            self.endings[buyer.licence, buyer.account].told.append((arrives, float(int(time))))
         arn = buyer.licence.removeprefix("arn:") if chance.random() < 0.1 else buyer.licence
         detail: dict[str, Any] = {
             "acceptor": {"accountId": buyer.account},

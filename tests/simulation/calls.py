@@ -20,6 +20,7 @@ from tests.simulation.wire import Errand
 _DECIMAL = re.compile(r"(0|[1-9][0-9]{0,9})(\.[0-9]{1,6})?")
 _ARN = re.compile(r"arn:aws[a-zA-Z-]*:[A-Za-z0-9][A-Za-z0-9_/.-]{0,62}:[A-Za-z0-9_/.-]{0,63}:[A-Za-z0-9_/.-]{0,63}:"
                   r"[A-Za-z0-9][A-Za-z0-9:_/+=,@.-]{0,1023}")  # fmt: skip
+_TAG = re.compile(r"[a-zA-Z0-9+ -=._:\/@]+")
 
 
 class Teller:
@@ -42,6 +43,9 @@ class Teller:
                 raise Violation("f", f"{errand.name} made the 11th call within a second")
             self._recent.append(now)
         groups = [self._group(request, record) for record in records]
+        if len({group.name for group in groups}) < len(groups):
+            raise Violation("f", f"{errand.name} sent a group and hour twice in one call")
+        self._of_one_product(errand, groups)
         for record, group in zip(records, groups, strict=True):
             self._sent(errand, request, record, group)
         self._new_lines(errand)
@@ -58,6 +62,12 @@ class Teller:
                 groups[0].refusals.add(code)
             for group in groups:
                 group.log.append(f"{moment(now)} {errand.name}: a call of {len(groups)} fails with {code}")
+
+    def _of_one_product(self, errand: Errand, groups: list[GroupBook]) -> None:
+        """A call carries one product's records, by the subscriber rows that have stood for an hour."""
+        known = (self.judge.products.get(group.name[:2]) for group in groups)
+        if len({product for product, since in filter(None, known) if since <= self.kernel.now - 3600}) > 1:
+            raise Violation("f", f"{errand.name} mixed products in one call")
 
     def _group(self, request: Mapping[str, Any], record: Mapping[str, Any]) -> GroupBook:
         licence = record.get("LicenseArn") or request.get("ProductCode", "")
@@ -113,6 +123,16 @@ def _quantity(record: Mapping[str, Any]) -> Decimal:
     return Decimal(str(record.get("QuantityAsDecimal", record.get("Quantity"))))
 
 
+def _tags_are_fit(tags: list[Mapping[str, str]]) -> bool:
+    return 1 <= len(tags) <= 5 and all(
+        len(tag["Key"]) <= 100
+        and len(tag["Value"]) <= 256
+        and _TAG.fullmatch(tag["Key"])
+        and _TAG.fullmatch(tag["Value"])
+        for tag in tags
+    )
+
+
 def _faults(request: Mapping[str, Any], record: Mapping[str, Any]) -> list[str]:
     """What is wrong with a record by itself."""
     found = []
@@ -142,6 +162,8 @@ def _faults(request: Mapping[str, Any], record: Mapping[str, Any]) -> list[str]:
             Decimal(str(each.get("AllocatedUsageQuantityAsDecimal", each.get("AllocatedUsageQuantity"))))
             for each in allocations
         ]
+        if not all(_tags_are_fit(each["Tags"]) for each in allocations if "Tags" in each):
+            found.append("its tags are malformed")
         sets = [json.dumps(sorted((t["Key"], t["Value"]) for t in each.get("Tags", []))) for each in allocations]
         if sum(parts) != _quantity(record) or len(set(sets)) < len(sets) or not 1 <= len(parts) <= 2500:
             found.append("its allocations do not add up")

@@ -40,6 +40,8 @@ class Run:
     bucket: str | None = None
     shard: int | None = None
     whole_sweep: str | None = None
+    as_of: float = 0.0
+    """The hour of whose slice it is a sweep."""
     asked: float = 0.0
     started: float | None = None
     ended: float | None = None
@@ -172,7 +174,7 @@ class Daemon:
             as_of, whole = decision.as_of, decision.whole
             self.ask(Run(
                 "age_out", "expiry", lambda doing: runs.age_out(doing, shard, as_of, whole=whole), shard=shard,
-                whole_sweep=decision.day if whole else None,
+                whole_sweep=decision.day if whole else None, as_of=as_of.timestamp(),
             ))  # fmt: skip
 
     def _look_for_flush(self, deployment: SimulatedDeployment, errand: Errand) -> None:

@@ -43,7 +43,7 @@ def live(seed: int) -> Lived:
         outcome.trace,
         outcome.plan.hours,
         Counter(outcome.figures),
-        Counter(loss.why for loss in outcome.losses),
+        Counter(why for why, _ in {(loss.why, loss.group.name) for loss in outcome.losses}),
         dict(outcome.sums),
     )
 

@@ -57,6 +57,8 @@ class Judge:
         """The end of each flush window, as the subscribers table has it."""
         self.windows: dict[tuple[str, str], list[tuple[float, float]]] = {}
         """When each end was written, and the end."""
+        self.products: dict[tuple[str, str], tuple[str, float]] = {}
+        """What a subscriber row says of its product, and since when."""
         self.on_loss: Callable[[GroupBook, float], None] = lambda group, since: None
         """Asked of everything that ends unbilled, since when it was there."""
         self._changes: list[Change] = []
@@ -207,9 +209,11 @@ class Judge:
         reason = after.get("meteringStatusReason", {}).get("S", "")
         group.log.append(f"{moment(self.kernel.now)} {errand.name}: the record is {status} {reason}".rstrip())
         group.status = status
-        self._record_ended(errand, group, status, reason, Decimal(after["quantity"]["N"]))
+        self._record_ended(errand, group, status, reason, _quantity(after))
 
-    def _record_ended(self, errand: Errand, group: GroupBook, status: str, reason: str, quantity: Decimal) -> None:
+    def _record_ended(
+        self, errand: Errand, group: GroupBook, status: str, reason: str, quantity: Decimal | None
+    ) -> None:
         billed = group.billed[0][1] if group.billed else None
         if status == "Success":
             if billed != quantity:
@@ -276,6 +280,9 @@ class Judge:
         if after is None:
             raise Violation("e", f"{errand.name} deleted a subscriber")
         buyer = (after["licenseArn"]["S"], after["customerAWSAccountId"]["S"])
+        product = _text(after, "productCode")
+        if product is not None and product != _text(before, "productCode"):
+            self.products[buyer] = product, self.kernel.now
         was, status = _text(before, "subscriptionStatus"), _text(after, "subscriptionStatus")
         order = {None: 0, "active": 0, "deprovisioning": 1, "inactive": 2}
         if order[status] < order[was]:
@@ -316,6 +323,12 @@ def _due(
     if set(stated) - set(due):
         raise Violation("a", f"{errand.name} counted seconds in which nobody wrote: {set(stated) - set(due)}", group)
     return due
+
+
+def _quantity(item: Mapping[str, Any]) -> Decimal | None:
+    """What an aggregate states; None where that is no number, as a seller's may be."""
+    found = item.get("quantity", {}).get("N")
+    return None if found is None else Decimal(found)
 
 
 def _text(item: Mapping[str, Any] | None, name: str) -> str | None:

@@ -25,15 +25,21 @@ from tests.simulation.books import (
     is_last_call,
     moment,
     opens,
+    start_of,
 )
 from tests.simulation.buyers import Market
 from tests.simulation.daemon import Daemon, Run, Tick
-from tests.simulation.judge import Judge, Violation
+from tests.simulation.judge import OURS, Judge, Violation
 from tests.simulation.kernel import Kernel
 from tests.simulation.memory import MemoryDynamoDB, MemoryMarketplace
 from tests.simulation.plan import HOUR, Plan
 from tests.simulation.sellers import AGGREGATED, USAGE
 
+_IN_HAND = 400.0
+"""After so many seconds no message is hidden any more that somebody received and did not delete."""
+_TICKING = 1800.0
+"""For how many seconds the ticks of an hour may be at it, when every call is slow."""
+_DAY = 24 * HOUR
 _VISIBLE = 61.0
 """After so many seconds every index shows what was written."""
 
@@ -59,7 +65,8 @@ class Losses:
         self.lost: list[Loss] = []
 
     def begin(self) -> None:
-        """Look at every licence once its window is over."""
+        """Look at every licence once its window is over; and every hour at what should have come to its end."""
+        self.kernel.schedule(self.plan.start.timestamp() + 24 * HOUR, self._overdue)
         for buyer, ending in self.market.endings.items():
             self.kernel.schedule(ending.at + 3 * HOUR, lambda buyer=buyer: self._after_the_end(buyer))  # type: ignore[misc]
 
@@ -71,6 +78,7 @@ class Losses:
         bucket = group.name[3]
         start = max(since + _VISIBLE, opens(bucket, self.plan.lock))
         seen = [tick for tick in self.daemon.ticks.get(bucket, []) if tick.at >= start]
+        self._was_looked_at(group, start)
         disturbed = 0
         for tick in seen:
             if not record and self._waits(group, tick.at):
@@ -86,6 +94,18 @@ class Losses:
                 raise Violation("d", f"usage ended unbilled though {words}", group)
             disturbed += 1
         self.lost.append(Loss(group, quantity, self._why(bucket, start, disturbed)))
+
+    def _was_looked_at(self, group: GroupBook, start: float) -> None:
+        """Every hour that the system was there in, some tick looks at each hour that can be billed."""
+        assert self.daemon is not None
+        bucket = group.name[3]
+        ticks = [tick.at for tick in self.daemon.ticks.get(bucket, [])]
+        top = -(-start // HOUR) * HOUR
+        while top < min(closes_for_good(bucket), self.kernel.now):
+            there = not any(since <= top + _TICKING and until >= top for since, until in self.plan.away)
+            if there and is_billable(bucket, top + _TICKING) and not any(top <= at < top + HOUR for at in ticks):
+                raise Violation("d", f"usage ended unbilled, and no tick looked at it at {moment(top)}", group)
+            top += HOUR
 
     def _waits(self, group: GroupBook, at: float) -> bool:
         """Whether the group was held, or summed to zero, and was not at its last call."""
@@ -131,6 +151,7 @@ class Losses:
 
     def _after_the_end(self, buyer: tuple[str, str]) -> None:
         end = self.market.endings[buyer].at + HOUR
+        self._events_are_applied(buyer, end)
         windows = self.judge.windows.get(buyer)
         if windows is None or windows[0][0] + _VISIBLE >= end:
             return  # the event came too late
@@ -180,7 +201,67 @@ class Losses:
             words = f"the flush of {moment(run.started or 0)} was undisturbed: {run.failure}"
             raise Violation("e", f"a deprovisioned licence's usage was not billed, though {words}", group)
 
-    # (b) and (c), at the end.
+    def _events_are_applied(self, buyer: tuple[str, str], end: float) -> None:
+        """What lay in the queue when a run went through it undisturbed stands in the subscriber's row."""
+        assert self.daemon is not None
+        windows = self.judge.windows.get(buyer, [])
+        for arrived, stated in self.market.endings[buyer].told:
+            known = min((at for at, shown in windows if shown <= stated + HOUR), default=float("inf"))
+            for run in self.daemon.runs:
+                if run.job != "apply_marketplace_events" or (run.started or 0.0) < arrived or run.ended is None:
+                    continue
+                if run.ended >= end:
+                    break
+                if run.is_undisturbed and run.result == "ok" and run.ended < known and not self._in_hand(run):
+                    words = f"the run of {moment(run.started or 0.0)} left the event of {moment(arrived)} unapplied"
+                    raise Violation("e", f"a licence is deprovisioned, and {words}")
+
+    def _in_hand(self, run: Run) -> bool:
+        """Whether a message may have been hidden from this run: another one held it, or its own answer was lost."""
+        assert self.daemon is not None
+        assert run.errand is not None
+        since, until = (run.started or 0.0) - _IN_HAND, run.ended or 0.0
+        others = [other for other in self.daemon.runs if other.job == run.job and other is not run and other.started]
+        return run.errand.hid_messages or any(
+            (other.started or 0.0) < until and (other.ended or until) > since for other in others
+        )
+
+    # (b) and (c).
+
+    def _overdue(self) -> None:
+        """Nothing is pending a day after its window is over, or after it was written, if that was later."""
+        now = self.kernel.now
+        for (licence, sort_key), row in self.books.rows.items():
+            version = row.now
+            if version.gone or version.ended_at is not None or version.filed is None:
+                continue
+            due = max(closes_for_good(version.filed), version.at, version.placed_at)
+            if due + _DAY < now:
+                group = self.books.groups.get(row.group) if row.group is not None else None
+                words = f"row {sort_key[-19:]} of {licence[-4:]}, filed under {version.filed},"
+                self._had_no_sweep(version.filed, due, words, group)
+        for group in self.books.groups.values():
+            if group.status is None and (group.commit is not None or group.direct):
+                written = group.commit.at if group.commit is not None else group.direct[-1][0]
+                due = max(closes_for_good(group.name[3]), written)
+                if due + _DAY < now:
+                    self._had_no_sweep(group.name[3], due, "a record", group)
+        self.kernel.schedule(now + HOUR, self._overdue)
+
+    def _had_no_sweep(self, bucket: str, due: float, words: str, group: GroupBook | None) -> None:
+        """What is pending a day after it was due: excused if its whole sweep met with a fault, or nobody was there."""
+        assert self.daemon is not None
+        sweeps = [
+            run for run in self.daemon.runs
+            if run.whole_sweep is not None and run.asked >= due + _VISIBLE
+            and (run.as_of - start_of(bucket)) // HOUR % 7 == run.shard
+        ]  # fmt: skip
+        undisturbed = next((run for run in sweeps if run.is_undisturbed), None)
+        if undisturbed is not None:
+            words += f" is pending though the sweep of {moment(undisturbed.started or 0.0)} was undisturbed"
+            raise Violation("b", words, group)
+        if not sweeps and not any(until > due and since < due + _DAY + HOUR for since, until in self.plan.away):
+            raise Violation("b", f"{words} is pending a day after it was due, and no sweep was asked for", group)
 
     def at_the_end(self, tables: MemoryDynamoDB) -> dict[str, Decimal]:
         """All is in one final state, and what was used is what became of it; the sums."""
@@ -188,9 +269,8 @@ class Losses:
         sums: Counter[str] = Counter()
         totals: dict[str, Decimal] = {}
         for group in self.books.groups.values():
-            if group.direct:
-                continue
-            for name, quantity in self._sums_of(group, tables).items():
+            found = self._sums_of_direct(group, tables) if group.direct else self._sums_of(group, tables)
+            for name, quantity in found.items():
                 totals[name] = totals.get(name, Decimal(0)) + quantity
                 sums[name] += 1
         parts = sum((q for name, q in totals.items() if name != "used"), Decimal(0))
@@ -236,14 +316,36 @@ class Losses:
             add(status, Decimal(stored["quantity"]["N"]))
         return sums
 
+    def _sums_of_direct(self, group: GroupBook, tables: MemoryDynamoDB) -> dict[str, Decimal]:
+        """The same of a record that its seller submitted. Raw rows beside it are told of it, and count nowhere."""
+        licence, account, dimension, bucket = group.name
+        item = tables.item(AGGREGATED, licence, f"{account}#{dimension}#{bucket}")
+        _, quantity, fault = group.direct[-1]
+        if item is None:
+            raise Violation("c", "a record that its seller submitted is gone", group)
+        if fault is not None:
+            return {}
+        if Decimal(item["quantity"]["N"]) != quantity:
+            raise Violation("c", f"its seller submitted {quantity}, and the record says {item['quantity']}", group)
+        status = item.get("meteringStatus", {}).get("S", "pending")
+        billed = group.billed[0][1] if group.billed else Decimal(0)
+        if status == "Success":
+            if billed != quantity:
+                raise Violation("c", f"the record of {quantity} is {status}, and billed is {billed}", group)
+            return {"used": quantity, "billed": billed}
+        # What was billed of a record that its seller wrote over later was used as well.
+        found = {"used": quantity + billed, "billed": billed}
+        found[status] = quantity
+        return found
+
     def _all_final(self, tables: MemoryDynamoDB) -> None:
         for table in (USAGE, AGGREGATED):
             for item in tables.items(table):
                 filed = item.get("meteringPending", {}).get("S")
                 if filed is not None and closes_for_good(filed) + 24 * HOUR < self.kernel.now:
                     raise Violation("b", f"still pending a day after {filed} closed: {_shown(item)}", self._of(item))
-                if filed is None and "meteringStatus" not in item and table == USAGE:
-                    raise Violation("b", f"a row in no state at all: {_shown(item)}", self._of(item))
+                if filed is None and "meteringStatus" not in item and not item["licenseArn"]["S"].startswith(OURS):
+                    raise Violation("b", f"in no state at all: {_shown(item)}", self._of(item))
 
     def _of(self, item: Mapping[str, Any]) -> GroupBook | None:
         keys = (item["licenseArn"]["S"], item.get("customerAWSAccountId_dimension_timestamp", {}).get("S", ""))

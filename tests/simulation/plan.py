@@ -40,7 +40,7 @@ class Plan:
     page: int | None = None
     """How many items a page of DynamoDB has; None: as many as fit."""
     fault_rate: float = 0.06
-    stubborn: float = 0.1
+    stubborn: float = 0.03
     """Which part of the faults outlasts the SDK's own retries."""
     kill_rate: float = 0.0003
     """How often a process is killed, for each call that it makes."""
@@ -56,6 +56,8 @@ class Plan:
     """When DynamoDB refuses every third call."""
     locked_out: Sequence[Span] = ()
     """When AWS refuses the caller's credentials for the Metering API."""
+    shut_out: Sequence[Span] = ()
+    """When AWS refuses them for the tables and the queue."""
     groups_an_hour: float = 6.0
     by_hand: int = 12
     """How often a person starts a run of some hour, whoever else is at it."""
@@ -123,8 +125,8 @@ def draw(seed: int) -> Plan:
         oldest_offset=9600 if chance.random() < 0.05 else 240,
         page=chance.choice((None, None, 1, 2, 7)),
         fault_rate=0.06,
-        stubborn=chance.choice((0.05, 0.1, 0.3)),
-        kill_rate=chance.choice((0.0, 0.0003, 0.002)),
+        stubborn=chance.choice((0.01, 0.03, 0.1)),
+        kill_rate=chance.choice((0.0, 0.0003, 0.001)),
         stall_rate=chance.choice((0.0, 0.0003, 0.001)),
         lag_most=chance.choice((1.0, 20.0, 60.0)),
         away=spans(1, 1, 10),
@@ -134,4 +136,5 @@ def draw(seed: int) -> Plan:
         by_hand=chance.randint(0, 20),
         last_minute=chance.randint(0, 30),
         slow=chance.choice((0.0, 0.02, 0.5)),
+        shut_out=spans(1, 0.1, 2) if chance.random() < 0.3 else (),
     )

@@ -12,15 +12,17 @@ from typing import Any
 from metering_dagster import hours
 from metering_dagster.aws import Clients
 from metering_dagster.errors import LeftPendingError, MeteringError
+from metering_dagster.expiry.metadata import of_sweep
 from metering_dagster.expiry.report import Sweep
 from metering_dagster.expiry.sweep import hours_of_sweep, sweep
+from metering_dagster.ledger.entries import Standing
 from metering_dagster.licenses import application
 from metering_dagster.licenses.closing import close_windows
 from metering_dagster.licenses.closing_store import ClosingStore
 from metering_dagster.licenses.flush_plan import hours_to_flush
 from metering_dagster.licenses.flush_search import pending_hours
 from metering_dagster.licenses.wiring import events_queue_of, subscribers_of
-from metering_dagster.metering import visit
+from metering_dagster.metering import metadata, visit
 from metering_dagster.metering.aggregation import aggregate
 from metering_dagster.metering.deployment import Deployment
 from metering_dagster.metering.discovery import discover
@@ -185,13 +187,15 @@ def _flush_hour(doing: Doing, bucket: str) -> None:
 
 
 def _discover(doing: Doing, part: Any) -> None:
-    discover(doing.deployment.tables, part, doing.entries.append)
+    found = discover(doing.deployment.tables, part, doing.entries.append)
+    doing.says(str(metadata.of_discovery(doing.deployment.mode, found)))
 
 
 def _fold(doing: Doing, bucket: str, part: Any) -> Any:
     doing.before_fold = doing.deployment.kernel.now
     done = aggregate(doing.deployment.tables, part, doing.entries.append)
     _say(doing, [*done.notes, *done.unsettled, *done.hidden])
+    doing.says(str(metadata.of_aggregation(doing.deployment.mode, done)))
     unfinished = visit.not_folded(bucket, done)
     if unfinished is not None:
         doing.errand.troubles.append(
@@ -210,6 +214,7 @@ def _submit(doing: Doing, bucket: str, part: Any, whose: Whose) -> Submission:
     urgent = whose is Whose.DEPROVISIONING
     submission = deployment.submitter(doing.entries.append, urgent=urgent).submit(part)
     _say(doing, [*planned.notes, *submission.notes, *submission.warnings, *submission.left, unknown or ""])
+    doing.says(str(metadata.of_submission(doing.deployment.mode, submission, Standing(), (0, 0), None)))
     return submission
 
 
@@ -239,6 +244,7 @@ def age_out(doing: Doing, shard: int, as_of: datetime, *, whole: bool) -> None:
         sweep(tables, shard_hours, lambda bucket, entry: doing.entries.append(entry), whole=whole, report=report)
     finally:
         _say(doing, [*report.notes, *report.faults])
+        doing.says(str(of_sweep(doing.deployment.mode, report, whole=whole)))
     if report.faults or report.unwritable:
         raise LeftPendingError(f"The shard was swept, but: {report.faults}")
 

@@ -20,6 +20,43 @@ DIMENSIONS = ("api_calls", "storage#gb", "users", "users#x")
 GHOST = "no_such_dimension"
 """A dimension that the service does not know."""
 _TAGS = ("a", "b", "c")
+Faulty = tuple[Mapping[str, Any] | None, str, Mapping[str, Any]]
+"""A quantity, the reason code that it deserves, and what else stands in the row."""
+FAULTY_QUANTITIES: Sequence[Faulty] = (
+    ({"N": "-1"}, "NegativeQuantity", {}),
+    ({"S": "5"}, "NonNumericQuantity", {}),
+    ({"BOOL": True}, "NonNumericQuantity", {}),
+    (None, "MissingQuantity", {}),
+    ({"N": "10000000000"}, "QuantityTooLarge", {}),
+)
+
+
+def faulty_rows(quantities: Quantities) -> Sequence[Faulty]:
+    """All that may be wrong with a row whose key is right."""
+    if quantities is Quantities.INTEGER:
+        return [*FAULTY_QUANTITIES, ({"N": "1.5"}, "NonIntegerQuantity", {})]
+
+    def allocated(fault: str, *parts: tuple[str, Sequence[Mapping[str, Any]]]) -> Faulty:
+        entries = [
+            {"M": {
+                "AllocatedUsageQuantityAsDecimal": {"S": part},
+                "Tags": {"L": [{"M": {name: {"S": text} for name, text in tag.items()}} for tag in tags]},
+            }}
+            for part, tags in parts
+        ]  # fmt: skip
+        return {"N": "5"}, fault, {"usageAllocations": {"L": entries}}
+
+    team = {"Key": "team", "Value": "a"}
+    return [
+        *FAULTY_QUANTITIES,
+        ({"N": "1.1234567"}, "TooManyDecimals", {}),
+        ({"N": "5"}, "MalformedAllocations", {"usageAllocations": {"S": "none"}}),
+        allocated("AllocationSumMismatch", ("4", [team])),
+        allocated("InvalidAllocation", ("6", [team]), ("-1", [{"Key": "team", "Value": "b"}])),
+        allocated("InvalidTag", ("5", [{"Key": "team", "Value": "ü"}])),
+        allocated("MissingTagKeyOrValue", ("5", [{"Key": "team"}])),
+        allocated("TooManyTags", ("5", [{"Key": f"k{number}", "Value": "v"} for number in range(6)])),
+    ]
 
 
 @dataclass(frozen=True)
@@ -103,7 +140,7 @@ class Shop:
         self.books.wrote(self.kernel.now, key, row.group, row.second, Version(self.kernel.now, gone=True))
 
     def put_aggregate(
-        self, buyer: Buyer, dimension: str, bucket: str, quantity: Mapping[str, Any], fault: str | None
+        self, buyer: Buyer, dimension: str, bucket: str, quantity: Mapping[str, Any] | None, fault: str | None
     ) -> None:
         """A finished total, straight into the aggregated table; never over one of the pipeline's."""
         group: Group = (buyer.licence, buyer.account, dimension, bucket)
@@ -116,13 +153,13 @@ class Shop:
             "customerAWSAccountId": {"S": buyer.account},
             "dimension": {"S": dimension},
             "hourBucket": {"S": bucket},
-            "quantity": dict(quantity),
+            **({"quantity": dict(quantity)} if quantity is not None else {}),
             "meteringPending": {"S": bucket},
         }
         if buyer.identifier:
             item["customerIdentifier"] = {"S": buyer.identifier}
         self._write(AGGREGATED, item)
-        counts = Decimal(str(quantity["N"])) if fault is None else Decimal(0)
+        counts = Decimal(str(quantity["N"])) if fault is None and quantity is not None else Decimal(0)
         book.direct.append((self.kernel.now, counts, fault))
         book.status = None
         book.log.append(f"{moment(self.kernel.now)} the seller submits {fault or counts} itself")
@@ -191,7 +228,7 @@ class Sellers:
             count = chance.randint(105, 240)
         seconds = sorted(chance.sample(range(3600), count))
         if self._does("group fault", 0.03):
-            self._faulty_group(buyer, bucket, seconds[:2])
+            self._faulty_group(buyer, bucket, seconds)
             return
         for second in seconds:
             self._row(buyer, dimension, bucket, second, start_of(bucket) + second + chance.uniform(0.5, 20))
@@ -259,12 +296,10 @@ class Sellers:
         """A row with a fault, which is mended, deleted or left."""
         chance = self.chance
         second = chance.randrange(3600)
-        quantity, fault = chance.choice((
-            ({"N": "-1"}, "NegativeQuantity"), ({"S": "5"}, "NonNumericQuantity"), ({"BOOL": True}, "NonNumericQuantity"),  # noqa: E501
-            (None, "MissingQuantity"), ({"N": "10000000000"}, "QuantityTooLarge"),
-        ))  # fmt: skip
+        quantity, fault, more = chance.choice(faulty_rows(self.plan.quantities))
         written = start_of(bucket) + second + chance.uniform(0.5, 60)
-        self._at(written, lambda: self.shop.put_row(buyer, dimension, bucket, second, quantity, fault=fault))
+        self._at(written, lambda: self.shop.put_row(
+            buyer, dimension, bucket, second, quantity, fault=fault, instead=more))  # fmt: skip
         done = written + chance.choice((chance.uniform(60, HOUR), chance.uniform(HOUR, 25 * HOUR)))
         if self._does("mend", 0.6):
             mended = self._plain()
@@ -310,26 +345,31 @@ class Sellers:
         chance = self.chance
         if buyer.is_legacy:
             return
-        account, dimension, fault = chance.choice((
-            (f"x{buyer.account}", "api_calls", "InvalidCustomerAWSAccountId"),
-            (buyer.account, "d" * 256, "DimensionTooLong"),
+        most = "2147483647" if self.plan.quantities is Quantities.INTEGER else "9999999999"
+        account, dimension, fault, quantity = chance.choice((
+            (f"x{buyer.account}", "api_calls", "InvalidCustomerAWSAccountId", "1"),
+            ("", "api_calls", "MissingCustomerAWSAccountId", "1"),
+            (buyer.account, "d" * 256, "DimensionTooLong", "1"),
+            (buyer.account, "", "MissingDimension", "1"),
+            (buyer.account, "too_much", "QuantityTooLarge", most),
         ))  # fmt: skip
         odd = Buyer(buyer.licence, account, buyer.product)
-        for second in seconds:
-            written = start_of(bucket) + second + chance.uniform(0.5, 20)
 
-            def write(second: int = second) -> None:
-                self.shop.put_row(odd, dimension, bucket, second, {"N": "1"})
-                self.shop.books.group((odd.licence, account, dimension, bucket)).fault = fault
+        def write() -> None:
+            # Both at once: one by itself may be without fault.
+            for second in (seconds[0], (seconds[0] + 1) % 3600):
+                self.shop.put_row(odd, dimension, bucket, second, {"N": quantity})
+            self.shop.books.group((odd.licence, account, dimension, bucket)).fault = fault
 
-            self._at(written, write)
+        self._at(start_of(bucket) + seconds[0] + chance.uniform(0.5, 20), write)
 
     def _direct(self, buyer: Buyer, dimension: str, bucket: str) -> None:
         chance = self.chance
         written = start_of(bucket) + chance.choice((chance.uniform(3600, 2 * HOUR), chance.uniform(600, 25 * HOUR)))
-        quantity, fault = ({"N": self._plain()}, None)
+        quantity: Mapping[str, Any] | None = {"N": self._plain()}
+        fault: str | None = None
         if self._does("bad", 0.15):
-            quantity, fault = {"N": "-3"}, "NegativeQuantity"
+            quantity, fault, _ = chance.choice(FAULTY_QUANTITIES)
         self._at(written, lambda: self.shop.put_aggregate(buyer, dimension, bucket, quantity, fault))
         if self._does("over", 0.2):
             other = self._plain()

@@ -31,6 +31,8 @@ class Errand:
     started: float
     troubles: list[str] = field(default_factory=list)
     """Faults that the product saw, whatever it made of them."""
+    hid_messages: bool = False
+    """An answer of the queue was lost on its way: what it brought is shown to nobody for a while."""
     process: Process | None = None
     reads: dict[tuple[str, str], tuple[float, float]] = field(default_factory=dict)
     """When it last read a group (licence, prefix) from the table itself: its first page, and its last."""
@@ -84,7 +86,7 @@ class Wire:
             if error is None:
                 return answer
             done = done or answer
-            if attempt >= ATTEMPTS[kind] or fault == "conflict":
+            if attempt >= ATTEMPTS[kind] or fault in ("conflict", "refused"):
                 errand.troubles.append(f"{fault} of {operation}")
                 raise error
             kernel.sleep(chance.uniform(0.05, 0.5))
@@ -127,6 +129,8 @@ class Wire:
                 return chance.choice(("broken", "unreachable", "throttled", "lost before"))
             if within(self.plan.locked_out, now):
                 return "refused"
+        elif within(self.plan.shut_out, now):
+            return "refused"
         rate = self.plan.fault_rate
         if kind in ("tables", "probe") and within(self.plan.storms, now):
             rate = 0.33
@@ -158,6 +162,7 @@ class Wire:
             return None, self._unprocessed(errand, kind, operation, request, call)
         answer = None
         if fault == "lost after":
+            errand.hid_messages = errand.hid_messages or kind == "queue"
             try:
                 answer = self._once(errand, kind, operation, request, call)
             except (ClientError, BotoCoreError):

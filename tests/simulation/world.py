@@ -173,7 +173,8 @@ def simulate(plan: Plan | int, watch: Callable[[Any], None] | None = None) -> Ou
         "stalls": world.wire.stalls, "runs": len(runs), "failed": sum(run.result == "failed" for run in runs),
         "killed": sum(run.result == "killed" for run in runs), "groups": len(world.books.groups),
         "rows": len(world.books.rows), "metering calls": world.teller.calls,
-        "billed": len(world.marketplace.books.lines), "losses": len(world.losses.lost),
+        "billed": len(world.marketplace.books.lines),
+        "lost groups": len({loss.group.name for loss in world.losses.lost}),
     }  # fmt: skip
     return Outcome(
         plan, world.steps.hexdigest(), figures, sums, tuple(world.losses.lost), violation, moment(world.kernel.now)
