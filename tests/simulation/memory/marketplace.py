@@ -125,6 +125,7 @@ class MemoryMarketplace:
         self.books = MemoryBill(clock)
         self.desk = Desk(self.books, None, clock)
         self.desk.clock = _Clock(clock)  # type: ignore[assignment]
+        self.url = f"memory://{MeteringClient.service}"
 
     def client(self, around: Around | None = None, region: str = REGION) -> "MeteringClient":
         """A client of its own, as one process has it."""
