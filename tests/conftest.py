@@ -17,6 +17,7 @@ from alembic.script import ScriptDirectory
 from metering_dagster.local.sandbox import Sandbox
 from metering_dagster.local.stack import LocalStack, running_stack
 from tests.dynamodb_local import running_dynamodb_local
+from tests.memory_stack import MemoryStack
 from tests.world import World
 
 hypothesis.settings.register_profile("machines are noisy", deadline=None)
@@ -25,15 +26,27 @@ hypothesis.settings.register_profile(
     phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate],
 )  # fmt: skip  # of `make mutate`: which example shows a fault does not matter there, and the same ones count each time
 hypothesis.settings.load_profile("machines are noisy")
-MINISTACK, DYNAMODB_LOCAL = "ministack", "dynamodb_local"
-ON_BOTH_ENGINES = ("test_stores_", "test_cases_")
-"""Modules whose names begin so run on either engine: what they show hangs on how DynamoDB answers."""
+MEMORY, MINISTACK, DYNAMODB_LOCAL = "memory", "ministack", "dynamodb_local"
+CASES = "test_cases_"
+ON_EACH_ENGINE = ("test_stores_", "test_contract_", CASES)
+"""Modules whose names begin so run on each engine: what they show hangs on how DynamoDB answers."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Let the tests of the stores run on ministack in `make test`, and on DynamoDB Local in `make test-services`."""
-    if "engine" in metafunc.fixturenames and metafunc.definition.path.name.startswith(ON_BOTH_ENGINES):
-        engines = [MINISTACK, pytest.param(DYNAMODB_LOCAL, marks=pytest.mark.services)]
+    """Let the tests of the stores run in memory and on ministack in `make test`, on DynamoDB Local with the services.
+
+    The cases, which go through whole runs, and what takes long are left to memory in `make test`, and run on ministack
+    with the services as well.
+    """
+    name = metafunc.definition.path.name
+    if "engine" in metafunc.fixturenames and name.startswith(ON_EACH_ENGINE):
+        marked = {mark.name for mark in metafunc.definition.iter_markers()}
+        in_memory = "other_processes" not in marked
+        seldom = in_memory and (name.startswith(CASES) or "lengthy" in marked)
+        services = pytest.mark.services
+        engines = [MEMORY] if in_memory else []
+        engines += [pytest.param(MINISTACK, marks=services if seldom else ())]
+        engines += [pytest.param(DYNAMODB_LOCAL, marks=services)]
         metafunc.parametrize("engine", engines, indirect=True, scope="session")
 
 
@@ -52,9 +65,16 @@ def _dynamodb_local_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[st
 
 
 @pytest.fixture(scope="session")
-def engine(request: pytest.FixtureRequest, emulator: LocalStack) -> LocalStack:
-    """The stack with the DynamoDB that the test runs on: ministack's, unless the test is parametrised otherwise."""
-    if getattr(request, "param", MINISTACK) == MINISTACK:
+def engine(request: pytest.FixtureRequest) -> LocalStack | None:
+    """The stack with the DynamoDB that the test runs on: ministack's, unless the test is parametrised otherwise.
+
+    None for memory: there each world has its own.
+    """
+    asked = getattr(request, "param", MINISTACK)
+    if asked == MEMORY:
+        return None
+    emulator: LocalStack = request.getfixturevalue("emulator")
+    if asked == MINISTACK:
         return emulator
     return replace(emulator, dynamodb_url=request.getfixturevalue("_dynamodb_local_url"))
 
@@ -87,15 +107,16 @@ def _migrations_read_once() -> Iterator[None]:
 
 @pytest.fixture
 def world(
-    engine: LocalStack, _models_read_once: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    engine: LocalStack | None, _models_read_once: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[World]:
     """A world with nothing in it yet."""
-    with Sandbox() as sandbox:
+    stack = engine or MemoryStack()
+    with nullcontext(stack.marketplace) if isinstance(stack, MemoryStack) else Sandbox() as sandbox:
         sandbox.configure(calls_per_second=None)
-        for name, value in engine.environment().items():
+        for name, value in stack.environment().items():
             monkeypatch.setenv(name, value)
         monkeypatch.setenv("AWS_ENDPOINT_URL_MARKETPLACE_METERING", sandbox.url)
-        ours = World(engine, sandbox, tmp_path)
+        ours = World(stack, sandbox, tmp_path)
         yield ours
         ours.close()
 

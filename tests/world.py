@@ -35,6 +35,8 @@ from metering_dagster.metering.quota import Quota
 from metering_dagster.metering.submission import Submission, Submitter
 from metering_dagster.settings import Mode, Settings
 from tests.items import ACCOUNT, DIMENSION, HOUR, LICENCE, Item, a_usage, an_aggregate, plain
+from tests.memory_stack import MemoryClients, MemoryStack
+from tests.simulation.memory import MemoryMarketplace
 
 NOW = "2026-11-28T12:20:00Z"
 """HOUR lies two hours back: its lock is over, its last call far."""
@@ -84,9 +86,11 @@ class HurriedTime:
 class HurriedDeployment(Deployment):
     """A deployment that waits for nothing."""
 
-    def __init__(self, settings: Settings, pace: HurriedTime) -> None:
+    def __init__(self, settings: Settings, pace: HurriedTime, stack: LocalStack | None = None) -> None:
         super().__init__(settings)
         self.pace = pace
+        if isinstance(stack, MemoryStack):
+            self.__dict__["clients"] = MemoryClients(settings, stack)
 
     @cached_property
     def quota(self) -> Quota:
@@ -157,7 +161,7 @@ class Outcome:
 class World:
     """Tables of its own, a sandbox, a clock, and whoever meters."""
 
-    def __init__(self, emulator: LocalStack, sandbox: Sandbox, folder: Path) -> None:
+    def __init__(self, emulator: LocalStack, sandbox: Sandbox | MemoryMarketplace, folder: Path) -> None:
         self.sandbox, self.folder = sandbox, folder
         self.emulator = emulator
         self.client = emulator.dynamodb()
@@ -243,7 +247,7 @@ class World:
     @cached_property
     def deployment(self) -> HurriedDeployment:
         """Whoever meters, with the settings as they are now."""
-        deployment = HurriedDeployment(self.settings, self.pace)
+        deployment = HurriedDeployment(self.settings, self.pace, self.emulator)
         self._closing.callback(deployment.close)
         return deployment
 

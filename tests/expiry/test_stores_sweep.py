@@ -52,6 +52,7 @@ def test_an_uncommitted_groups_rows_expire(world):
     assert list(done.lost) == [(OLD, DIMENSION)]
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("rows", [97, 98, 99, 250])
 def test_a_group_of_any_size_expires_whole(world, rows):
     world.put(*some_usage(*["1"] * rows, hour=OLD), *some_usage(*["1"] * 150, hour=OLD, dimension="beside"))
@@ -60,6 +61,7 @@ def test_a_group_of_any_size_expires_whole(world, rows):
     assert done.by_dimension[DIMENSION].quantity == rows
 
 
+@pytest.mark.lengthy
 def test_an_hour_of_more_than_a_window_is_swept_whole(world):
     world.put(*some_usage(*["1"] * (WINDOW + 1), hour=OLD))
     world.with_pages_of(400)
@@ -67,6 +69,7 @@ def test_an_hour_of_more_than_a_window_is_swept_whole(world):
     assert world.row_statuses() == {"AggregationExpired": WINDOW + 1}
 
 
+@pytest.mark.lengthy
 def test_rows_too_large_for_one_transaction_expire_in_several(world):
     for second in range(10):
         world.put(a_usage(second, "200", hour=OLD, allocations=longest_allocations(200, second * 200)))
@@ -220,6 +223,7 @@ def test_a_row_that_is_deleted_meanwhile_is_not_brought_back(world):
     assert (done.total.rows, done.changed) == (0, 0)
 
 
+@pytest.mark.lengthy
 def test_shadow_mode_writes_nothing_and_says_what_it_would(world):
     world.put(
         *some_usage(*["1"] * (WINDOW + 20), hour=OLD), an_aggregate("4", hour=OLD, dimension="direct"),

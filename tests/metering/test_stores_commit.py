@@ -45,6 +45,7 @@ def tables(world):
     return world.deployment.tables
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("rows", [1, 97, 98, 99, 100, 250, 3_600])
 def test_a_group_of_any_size_is_committed_with_all_its_rows(world, tables, rows):
     world.put(*some_usage(*["1"] * rows))
@@ -61,6 +62,7 @@ def test_a_group_of_any_size_is_committed_with_all_its_rows(world, tables, rows)
     assert len(remembered.counted) == rows
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("rows", [1, 98, 99, 250])
 def test_the_first_commit_wins(world, tables, rows):
     world.put(*some_usage(*["1"] * rows))
@@ -107,6 +109,7 @@ def test_allocations_and_their_groups_are_committed_as_they_are(world, tables):
     assert "usageAllocations" not in world.aggregate(dimension="plain")
 
 
+@pytest.mark.lengthy
 def test_large_groups_are_cut_into_transactions_of_less_than_four_megabytes(world, tables):
     keys = [replace(KEY, dimension=f"d{number}") for number in range(12)]
     for key in keys:
@@ -121,6 +124,7 @@ def test_large_groups_are_cut_into_transactions_of_less_than_four_megabytes(worl
     assert max(sizes) < 4_000_000
 
 
+@pytest.mark.lengthy
 def test_two_threads_commit_each_group_once(world, tables):
     keys = [replace(KEY, dimension=f"d{number:02}") for number in range(20)]
     world.put(*(a_usage(second, "1", dimension=key.dimension) for key in keys for second in range(20)))
@@ -152,6 +156,7 @@ def commit_in_another_process(names, now, dimensions, start, answers):
     answers.put((os.getpid(), [done.written for done in tables.aggregated.commit(commits, when)]))
 
 
+@pytest.mark.other_processes
 def test_two_processes_commit_each_group_once(world):
     dimensions = [f"d{number:02}" for number in range(20)]
     world.put(*(a_usage(second, "1", dimension=dimension) for dimension in dimensions for second in range(20)))
@@ -214,6 +219,7 @@ def test_pending_reads_every_page_and_believes_the_base_table(world, tables):
     assert len(list(tables.aggregated.pending(HOUR, OTHER_LICENCE))) == 0
 
 
+@pytest.mark.lengthy
 def test_pending_reads_more_than_a_megabyte_at_a_time(world, tables):
     allocations = longest_allocations(200)
     for number in range(4):  # of more than 350 KB each: an index page holds two, and one batch asks for all

@@ -35,6 +35,7 @@ def counter(world) -> int:
     return int(item["nextSlot"]["N"])
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("seed", range(3))
 def test_no_eleven_calls_share_a_sliding_second(world, seed):
     stage = Stage(seed)
@@ -71,6 +72,7 @@ def test_no_slot_is_given_twice(world):
     assert max(Counter(taken).values()) == 1
 
 
+@pytest.mark.lengthy
 def test_real_calls_keep_within_the_quota_of_the_marketplace(world, monkeypatch):
     world.sandbox.configure(calls_per_second=10)
     monkeypatch.setattr(world.pace, "sleep", time.sleep)

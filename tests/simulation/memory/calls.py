@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from botocore.hooks import HierarchicalEmitter
+from botocore.hooks import EventAliaser, HierarchicalEmitter
 
 from tests.simulation.memory.failures import error, error_classes, service_model
 
@@ -47,7 +47,8 @@ class Meta:
     def __init__(self, service: str, region: str, endpoint_url: str) -> None:
         self.service = service
         self.region_name, self.endpoint_url = region, endpoint_url
-        self.events = Events()
+        self.emitter = Events()
+        self.events = EventAliaser(self.emitter)  # so that a service answers to each of its names
 
     @property
     def service_model(self) -> Any:
@@ -91,7 +92,7 @@ class MemoryClient:
 
     def _invoke(self, operation: str, request: Request, answer: Callable[[Request], Answer]) -> Answer:
         """Carry a call out, with all that stands around it."""
-        if self.meta.events.used:
+        if self.meta.emitter.used:
             return self._told(operation, request, answer)
         return self._plain(operation, request, answer)
 
