@@ -88,6 +88,11 @@ class Database:
         with self._explained(), self._connected() as connection:
             return shape.missing(connection)
 
+    def other_charsets(self) -> list[str]:
+        """In words, the columns that tell whose a row is and are not in utf8mb4. Errors as for `reading`."""
+        with self._explained(), self._connected() as connection:
+            return shape.other_charsets(connection)
+
     @property
     def dialect(self) -> Any:
         """How this database wants its SQL."""

@@ -6,7 +6,7 @@ Belongs here: comparing, in words and as DDL to be run by a person. Does not: ru
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, Dialect, Index, Inspector, Table, inspect
+from sqlalchemy import Connection, Dialect, Index, Inspector, Table, bindparam, inspect, text
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 from metering_dagster.billing.cells import Signal
@@ -16,6 +16,13 @@ TABLES = (DAILY, FACTS, SUBSCRIPTIONS)
 _UNREAD = {(DAILY.name, "id"), (DAILY.name, "updated_at"), (FACTS.name, "id"), (FACTS.name, "fetched_at"),
            (FACTS.name, "service")}  # fmt: skip
 """Columns that no query reads."""
+
+_NAMES = ("scope_id", "integration_id", "resource_group", "id", "external_id")
+_CHARSETS = text(
+    "SELECT table_name, column_name, character_set_name FROM information_schema.columns "
+    "WHERE table_schema = DATABASE() AND table_name IN :tables AND column_name IN :columns "
+    "AND character_set_name <> 'utf8mb4' ORDER BY 1, 2"
+).bindparams(bindparam("tables", expanding=True), bindparam("columns", expanding=True))
 
 
 @dataclass(frozen=True)
@@ -74,6 +81,18 @@ def missing(connection: Connection) -> Missing:
         columns=columns,
         indexes=[index for index in ADVISED if _is_missing(index, keys)],
     )
+
+
+def other_charsets(connection: Connection) -> list[str]:
+    """In words, the columns that tell whose a row is and are not in utf8mb4; none on SQLite.
+
+    MariaDB 10.11 misses names with accents in a latin1 column, where it is asked for several integrations and resource
+    groups at once.
+    """
+    if connection.dialect.name == "sqlite":
+        return []
+    found = connection.execute(_CHARSETS, {"tables": [table.name for table in TABLES], "columns": _NAMES})
+    return [f"{table}.{column} ({charset})" for table, column, charset in found]
 
 
 def has_whole_seconds(connection: Connection, signal: Signal) -> bool:

@@ -23,6 +23,8 @@ class BillingTables:
     missing: "Missing"
     ddl: list[str]
     """Statements in the database's dialect that make what is missing, for a person to run."""
+    other_charsets: list[str]
+    """Columns that are not in utf8mb4, in words: names with accents may be missed there."""
 
     @property
     def needed(self) -> list[str]:
@@ -34,6 +36,7 @@ class BillingTables:
         lines = [f"BILLING_DATABASE_URL ({self.place}): {'not as needed' if self.needed else 'there, as needed'}"]
         lines += [f"  DIFFERS {fault}" for fault in self.needed]
         lines += [f"  advised, for speed: an index on {index}" for index in self.missing.advised]
+        lines += [f"  advised, so that no name is missed: utf8mb4 for {column}" for column in self.other_charsets]
         if self.ddl:
             lines.append("  Nothing was changed. To be run by you, if you want it:")
         return "\n".join(lines)
@@ -45,7 +48,13 @@ class BillingTables:
 
     def json(self) -> dict[str, object]:
         """For programs."""
-        return {"place": self.place, "missing": self.needed, "advised_indexes": self.missing.advised, "ddl": self.ddl}
+        return {
+            "place": self.place,
+            "missing": self.needed,
+            "advised_indexes": self.missing.advised,
+            "other_charsets": self.other_charsets,
+            "ddl": self.ddl,
+        }
 
 
 def look_at_billing(settings: Settings) -> BillingTables | None:
@@ -57,6 +66,6 @@ def look_at_billing(settings: Settings) -> BillingTables | None:
     database = Database(settings.billing_database_url)
     try:
         missing = database.missing()
-        return BillingTables(database.place, missing, missing.ddl(database.dialect))
+        return BillingTables(database.place, missing, missing.ddl(database.dialect), database.other_charsets())
     finally:
         database.close()

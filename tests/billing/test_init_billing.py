@@ -5,6 +5,7 @@ import sqlite3
 from contextlib import closing
 
 import pymysql
+import pytest
 from click.testing import CliRunner, Result
 from pymysql.constants import CLIENT
 from sqlalchemy import text
@@ -33,6 +34,15 @@ def test_missing_indexes_are_advised_with_their_statements_and_nothing_is_made(b
         assert done.exit_code == 0
         assert "cmdb_cost_facts (updated_at, scope_id, date, integration_id, resource_group)" in done.output
         assert "CREATE INDEX ix_cost_facts_moved" in done.output
+
+
+@pytest.mark.services
+def test_a_column_that_is_not_in_utf8mb4_is_named(billing_mariadb):
+    billing_mariadb.run("ALTER TABLE cmdb_cost_facts MODIFY resource_group VARCHAR(255) CHARACTER SET latin1")
+    done = init(billing_mariadb.url)
+    assert (done.exit_code, "utf8mb4 for cmdb_cost_facts.resource_group (latin1)" in done.stdout) == (0, True)
+    told = json.loads(init(billing_mariadb.url, "--json").stdout)["billing"]
+    assert told["other_charsets"] == ["cmdb_cost_facts.resource_group (latin1)"]
 
 
 def test_the_statements_printed_make_what_is_missing(billing):
