@@ -80,6 +80,10 @@ class OddStamps:
     examples: Sequence[OddStamp] = ()
 
 
+class OddValueError(Exception):
+    """A column holds what is none of its type: SQLite takes anything."""
+
+
 class Reading:
     """One snapshot of the billing tables."""
 
@@ -220,15 +224,16 @@ class Reading:
             yield named
             return
         day = whose[0].table.c.date
-        firsts = self._connection.execute(select(*whose, func.min(day)).where(*named).group_by(*whose)).all()
-        if self._is_short(first_day, [found[-1] for found in firsts]):
+        firsts = self._all(select(*whose, func.min(day).label("first")).where(*named).group_by(*whose))
+        owners = [tuple(found[column.name] for column in whose) for found in firsts]
+        if self._is_short(first_day, [found["first"] for found in firsts if isinstance(found["first"], date)]):
             yield named
         elif whose == GROUP:
-            for integrations, names in rectangles(((found[0], found[1]) for found in firsts), CHUNK):
+            for integrations, names in rectangles(((one[0], one[1]) for one in owners), CHUNK):
                 # With one integration MariaDB reads all rows of its groups; with another one beside it, it jumps.
                 yield GROUP[0].in_([*integrations, ""]), GROUP[1].in_(names)
         else:
-            for chunk in chunked(sorted(found[0] for found in firsts), CHUNK):
+            for chunk in chunked(sorted(one[0] for one in owners), CHUNK):
                 yield (whose[0].in_(chunk),)
 
     def _is_short(self, first_day: date, firsts: Collection[date]) -> bool:
@@ -284,7 +289,16 @@ class Reading:
         return [piece for found in self._rows(query) for piece in _pieces(signal, found)]
 
     def _rows(self, query: Select[Any]) -> Sequence[RowMapping]:
-        return self._connection.execute(query).mappings().all()
+        """Those of a day that is none are left out: MySQL lets `0000-00-00` in, and nobody could pull that day."""
+        rows = self._all(query)
+        return [found for found in rows if "day" not in found or isinstance(found["day"], date)]
+
+    def _all(self, query: Select[Any]) -> Sequence[RowMapping]:
+        result = self._connection.execute(query)
+        try:
+            return result.mappings().all()
+        except (ValueError, TypeError, ArithmeticError) as error:
+            raise OddValueError(str(error)) from None
 
 
 def _newest_stamps(signal: Signal, whose: Sequence[Column[Any]], bounds: ColumnElement[bool]) -> Select[Any]:

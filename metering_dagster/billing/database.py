@@ -19,7 +19,7 @@ from sqlalchemy import URL, Connection, Engine, NullPool, create_engine, make_ur
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchTableError, SQLAlchemyError
 
 from metering_dagster.billing import shape, sql
-from metering_dagster.billing.changes import Reading
+from metering_dagster.billing.changes import OddValueError, Reading
 from metering_dagster.errors import DatabaseAwayError, DatabaseError, MeteringError, SettingsError
 from metering_dagster.masking import mask_text
 
@@ -138,6 +138,11 @@ class Database:
         except SQLAlchemyError as error:
             # Without its cause: a driver's message names the user, SQLAlchemy's the accounts asked for.
             raise self._in_words(error) from None
+        except OddValueError as error:
+            raise DatabaseError(
+                f"{_capital(self.place)} holds a value that is none of its column's type: "
+                f"{mask_text(str(error))[:200]}. {_UNTOUCHED} Mend the row."
+            ) from None
 
     def _in_words(self, error: SQLAlchemyError) -> MeteringError:
         if isinstance(error, NoSuchTableError):
