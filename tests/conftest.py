@@ -25,7 +25,7 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("machines are noisy")
 MEMORY, MINISTACK, DYNAMODB_LOCAL = "memory", "ministack", "dynamodb_local"
 CASES = "test_cases_"
-ON_EACH_ENGINE = ("test_stores_", CASES)
+ON_EACH_ENGINE = ("test_stores_", "test_contract_", CASES)
 """Modules whose names begin so run on each engine: what they show hangs on how DynamoDB answers."""
 
 

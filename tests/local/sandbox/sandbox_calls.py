@@ -7,6 +7,9 @@ import boto3
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
+from metering_dagster.local.sandbox import SandboxClient
+from tests.simulation.memory import MemoryMarketplace
+
 NOW = datetime(2026, 11, 20, 10, 30, tzinfo=UTC)
 HOUR = datetime(2026, 11, 20, 8, tzinfo=UTC)
 ACCOUNT = "111122223333"
@@ -23,6 +26,13 @@ def metering(url: str, region: str = "us-east-1", config: Config | None = None) 
     """A client that never retries and checks nothing by itself."""
     merged = EXACTLY_ONE_CALL.merge(config) if config else EXACTLY_ONE_CALL
     return SESSION.client("meteringmarketplace", region, endpoint_url=url, config=merged)
+
+
+def client_of(sandbox: SandboxClient | MemoryMarketplace, region: str = "us-east-1") -> Any:
+    """A client of the service, wherever it is."""
+    if isinstance(sandbox, MemoryMarketplace):
+        return sandbox.client(region=region)
+    return metering(sandbox.url, region)
 
 
 def a_record(**changes: Any) -> dict[str, Any]:

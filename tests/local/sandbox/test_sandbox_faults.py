@@ -147,6 +147,7 @@ def test_new_faults_replace_the_old_ones_and_count_afresh(sandbox: Sandbox, clie
     assert outcomes(client, 2) == ["Success", "Success"]
 
 
+@pytest.mark.usefixtures("over_http")
 def test_a_caller_that_gives_up_waiting_is_billed_all_the_same(sandbox: Sandbox) -> None:
     impatient = metering(sandbox.url, config=Config(read_timeout=0.05))
     sandbox.inject(faults.latency(0.3))

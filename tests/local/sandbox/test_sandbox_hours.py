@@ -37,6 +37,7 @@ def test_the_future_is_refused(sandbox: Sandbox, client: Any, ahead: timedelta) 
     assert sandbox.bill() == []
 
 
+@pytest.mark.usefixtures("over_http")
 @pytest.mark.parametrize("timestamp", [10**17, -(10**17), 10**400])
 def test_a_number_that_is_no_date_is_out_of_bounds(sandbox: Sandbox, client: Any, timestamp: int) -> None:
     client.meta.events.register(

@@ -17,7 +17,7 @@ from tests.local.sandbox.sandbox_calls import (
     PRODUCT,
     a_legacy_record,
     a_record,
-    metering,
+    client_of,
     send,
     statuses,
 )
@@ -93,7 +93,7 @@ def test_whatever_differs_in_its_identity_is_billed_by_itself(
 
 
 def test_each_region_has_its_own_bill(sandbox: Sandbox, client: Any) -> None:
-    elsewhere = metering(sandbox.url, "eu-central-1")
+    elsewhere = client_of(sandbox, "eu-central-1")
     send(client, a_record())
     assert statuses(send(elsewhere, a_record(QuantityAsDecimal="18"))) == ["Success"]
     assert [(billed.region, billed.quantity) for billed in sandbox.bill()] == [
@@ -128,7 +128,7 @@ def test_a_dimension_takes_any_character(sandbox: Sandbox, client: Any, dimensio
 
 def test_of_many_callers_racing_for_one_record_exactly_one_is_billed(sandbox: Sandbox) -> None:
     racers = 8
-    clients = [metering(sandbox.url) for _ in range(racers)]
+    clients = [client_of(sandbox) for _ in range(racers)]
     for round_number in range(5):
         start = threading.Barrier(racers)
         record = {"Dimension": f"round-{round_number}"}

@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 
 from metering_dagster.local.sandbox import Sandbox
-from tests.local.sandbox.sandbox_calls import NOW, a_record, metering, refusal, send, some_records, statuses
+from tests.local.sandbox.conftest import HTTP, MEMORY
+from tests.local.sandbox.sandbox_calls import NOW, a_record, client_of, refusal, send, some_records, statuses
+from tests.simulation.memory import MemoryMarketplace
 
 LIMIT = 1_000_000
 
@@ -30,12 +32,14 @@ def padded(client: Any, size: int) -> None:
     )
 
 
+@pytest.mark.usefixtures("over_http")
 def test_a_request_just_under_a_megabyte_is_taken(sandbox: Sandbox, client: Any) -> None:
     padded(client, LIMIT - 1)
     assert statuses(send(client, a_record())) == ["Success"]
     assert [call.bytes for call in sandbox.calls()] == [LIMIT - 1]
 
 
+@pytest.mark.usefixtures("over_http")
 @pytest.mark.parametrize("size", [LIMIT, 3 * LIMIT])
 def test_a_request_of_a_megabyte_is_refused(sandbox: Sandbox, client: Any, size: int) -> None:
     padded(client, size)
@@ -69,8 +73,11 @@ def ticks() -> Ticks:
     return Ticks()
 
 
-@pytest.fixture
-def limited(ticks: Ticks) -> Iterator[Sandbox]:
+@pytest.fixture(params=[HTTP, MEMORY])
+def limited(request: pytest.FixtureRequest, ticks: Ticks) -> Iterator[Sandbox | MemoryMarketplace]:
+    if request.param == MEMORY:
+        yield MemoryMarketplace(ticks, NOW)
+        return
     with Sandbox(now=NOW, monotonic=ticks) as running:
         yield running
 
@@ -80,7 +87,7 @@ def spend(client: Any, calls: int) -> list[str]:
 
 
 def test_the_eleventh_call_in_a_second_is_throttled(limited: Sandbox) -> None:
-    client = metering(limited.url)
+    client = client_of(limited)
     assert spend(client, 10) == ["Success"] * 10
     assert refusal(client, a_record(Dimension="eleventh")) == "ThrottlingException"
     assert len(limited.bill()) == 1
@@ -89,7 +96,7 @@ def test_the_eleventh_call_in_a_second_is_throttled(limited: Sandbox) -> None:
 
 
 def test_the_second_slides_and_throttled_calls_do_not_count(limited: Sandbox, ticks: Ticks) -> None:
-    client = metering(limited.url)
+    client = client_of(limited)
     spend(client, 4)
     ticks.now += 0.5
     spend(client, 6)
@@ -103,7 +110,7 @@ def test_the_second_slides_and_throttled_calls_do_not_count(limited: Sandbox, ti
 
 
 def test_each_region_has_its_own_quota(limited: Sandbox) -> None:
-    client, elsewhere = metering(limited.url), metering(limited.url, "eu-central-1")
+    client, elsewhere = client_of(limited), client_of(limited, "eu-central-1")
     spend(client, 10)
     assert spend(elsewhere, 10) == ["Success"] * 10
     assert refusal(elsewhere, a_record()) == "ThrottlingException"
@@ -112,7 +119,7 @@ def test_each_region_has_its_own_quota(limited: Sandbox) -> None:
 
 
 def test_a_call_that_is_refused_counts_as_well(limited: Sandbox) -> None:
-    client = metering(limited.url)
+    client = client_of(limited)
     for _ in range(10):
         assert refusal(client, a_record(Dimension="")) == "InvalidUsageDimensionException"
     assert refusal(client, a_record()) == "ThrottlingException"
@@ -120,7 +127,7 @@ def test_a_call_that_is_refused_counts_as_well(limited: Sandbox) -> None:
 
 
 def test_the_quota_can_be_changed_and_turned_off(limited: Sandbox) -> None:
-    client = metering(limited.url)
+    client = client_of(limited)
     limited.configure(calls_per_second=2)
     spend(client, 2)
     assert refusal(client, a_record()) == "ThrottlingException"

@@ -108,9 +108,8 @@ _IDENTITY = (
 class _Clock:
     """The desk's idea of now: the clock's, unless it was frozen at an instant."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self.clock = clock
-        self.frozen: datetime | None = None
+    def __init__(self, clock: Callable[[], float], frozen: datetime | None) -> None:
+        self.clock, self.frozen = clock, frozen
 
     def now(self) -> datetime:
         """In UTC."""
@@ -120,11 +119,11 @@ class _Clock:
 class MemoryMarketplace:
     """The service, steered as the sandbox is."""
 
-    def __init__(self, clock: Callable[[], float] = time.time) -> None:
-        """`clock`: seconds since 1970; hours, months and the quota all go by it."""
+    def __init__(self, clock: Callable[[], float] = time.time, now: datetime | None = None) -> None:
+        """`clock`: seconds since 1970; hours, months and the quota all go by it, the first two unless `now` is said."""
         self.books = MemoryBill(clock)
-        self.desk = Desk(self.books, None, clock)
-        self.desk.clock = _Clock(clock)  # type: ignore[assignment]
+        self.desk = Desk(self.books, now, clock)
+        self.desk.clock = _Clock(clock, now)  # type: ignore[assignment]
         self.url = f"memory://{MeteringClient.service}"
 
     def client(self, around: Around | None = None, region: str = REGION) -> "MeteringClient":
