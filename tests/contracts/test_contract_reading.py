@@ -11,7 +11,6 @@ from tests.conftest import MINISTACK
 from tests.contracts.engines import deviates
 from tests.items import HOUR, LICENCE, OTHER_LICENCE, a_usage, an_aggregate, some_usage
 
-MEGABYTE = 1_048_576
 RANGE = "customerAWSAccountId_dimension_timestamp"
 
 
@@ -65,11 +64,12 @@ def test_a_page_goes_on_behind_an_item_that_is_gone_by_then(world, index):
     assert sorted(sort_keys(found)) == sorted(by_key)
 
 
-def test_a_page_ends_before_it_passes_a_megabyte(world, request):
+def test_a_page_ends_at_a_megabyte_or_with_the_item_that_passes_it(world, request):
     deviates(request, MINISTACK, "answers with all there is, however much: it pages by Limit alone")
     world.put(*(a_usage(second, filler="x" * 300_000) for second in range(8)))
     found = pages_of(world)
-    assert [page["Count"] for page in found][:-1] == [3, 3]
+    assert {page["Count"] for page in found[:-1]} <= {3, 4}  # DynamoDB Local hands out the one that passes it as well
+    assert len(found) > 1
     assert len(sort_keys(found)) == 8
 
 
@@ -134,8 +134,7 @@ def test_a_batch_takes_a_hundred_keys_once_each(world):
     assert refusal(world.client.batch_get_item, RequestItems={table: {"Keys": keys}}) == "ValidationException"
 
 
-def test_a_key_twice_in_a_batch_is_refused(world, request):
-    deviates(request, MINISTACK, "answers for a key twice in a batch")
+def test_a_key_twice_in_a_batch_is_refused(world):
     keys = keys_of([a_usage(0), a_usage(0)])
     asked = {world.names["usage"]: {"Keys": keys}}
     assert refusal(world.client.batch_get_item, RequestItems=asked) == "ValidationException"
@@ -165,7 +164,6 @@ def test_a_number_keeps_its_value_to_the_last_of_38_digits(world, written, read)
 
 
 @pytest.mark.parametrize("text", ["1" * 39, "1E+126", "five", "", "NaN", "Infinity"])
-def test_what_is_no_number_of_dynamodb_is_refused(world, request, text):
-    deviates(request, MINISTACK, "keeps a number as the text that was sent")
+def test_what_is_no_number_of_dynamodb_is_refused(world, text):
     values = a_usage(0, text).values
     assert refusal(world.client.put_item, TableName=world.names["usage"], Item=values) == "ValidationException"

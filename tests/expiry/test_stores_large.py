@@ -10,7 +10,7 @@ from tests.items import Item, a_usage, an_aggregate, some_usage
 @pytest.fixture(autouse=True)
 def _sizes_are_checked(request):
     if request.node.callspec.params["engine"] == MINISTACK:
-        pytest.skip("ministack lets an update grow an item past 400 KB")
+        pytest.skip("ministack lets an update in a transaction grow an item past 400 KB")
 
 
 def as_large_as_dynamodb_takes(item: Item) -> Item:
