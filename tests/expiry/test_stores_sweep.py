@@ -1,5 +1,6 @@
 """The sweep of an hour on real tables: what each row and record becomes, and rivals that come between."""
 
+from datetime import timedelta
 from decimal import Decimal
 
 import pytest
@@ -321,8 +322,14 @@ def test_at_the_turn_of_a_month_a_sweep_under_way_leaves_the_old_month_alone(wor
 
 def test_a_rival_visit_at_the_same_time_and_the_sweep_agree(world):
     world.put(*(row for n in range(6) for row in some_usage(*["1"] * 30, hour=OLD, dimension=f"d{n}")))
-    tables = world.deployment.tables
-    world.meanwhile(lambda: aggregate(tables, Slice(hours.parse_bucket(OLD))))
+    tables, now = world.deployment.tables, world.clock.now
+
+    def a_visit_whose_clock_is_behind() -> None:
+        world.clock.now = hours.parse_bucket(OLD) + timedelta(hours=20)
+        aggregate(tables, Slice(hours.parse_bucket(OLD)))
+        world.clock.now = now
+
+    world.meanwhile(a_visit_whose_clock_is_behind)
     done = sweep_of(world)
     assert world.row_statuses() == {"Aggregated": 180}
     assert done.total.rows == 0
