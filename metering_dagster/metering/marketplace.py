@@ -23,9 +23,11 @@ from metering_dagster.metering.records import Identity, api_record, identity
 if TYPE_CHECKING:
     from mypy_boto3_meteringmarketplace import MarketplaceMeteringClient
 
+OUT_OF_BOUNDS = "TimestampOutOfBoundsException"
+"""An hour that the service takes no more, or not yet."""
 _REFUSED_CODES = frozenset({
     "InvalidUsageDimensionException", "InvalidLicenseException", "InvalidTagException",
-    "InvalidUsageAllocationsException", "InvalidCustomerIdentifierException", "TimestampOutOfBoundsException",
+    "InvalidUsageAllocationsException", "InvalidCustomerIdentifierException", OUT_OF_BOUNDS,
 })  # fmt: skip
 _TRANSIENT_CODES = frozenset({
     "ThrottlingException", "InternalServiceErrorException", "Throttling", "TooManyRequestsException",

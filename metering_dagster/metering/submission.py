@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from decimal import Decimal
 
 from metering_dagster import hours
@@ -20,7 +21,7 @@ from metering_dagster.metering import telling
 from metering_dagster.metering.aggregation import Tell, ignore, name_of
 from metering_dagster.metering.batches import Batch, Buyer, Lane, Products, cut_batches
 from metering_dagster.metering.groups import Aggregate
-from metering_dagster.metering.marketplace import Answer, CallFailure, Marketplace, Result, Trouble
+from metering_dagster.metering.marketplace import OUT_OF_BOUNDS, Answer, CallFailure, Marketplace, Result, Trouble
 from metering_dagster.metering.quantities import EXACT, number_text
 from metering_dagster.metering.reasons import Reason, RecordStatus
 from metering_dagster.metering.records import (
@@ -42,6 +43,8 @@ GIVE_UP_ON_OWNER = 3
 GIVE_UP = 20
 """Batches in a row of whatever product: the service is down, and the run stops."""
 PASSES = 5
+CLOCKS_APART = timedelta(minutes=5)
+"""So far the service's clock may be ahead of ours: beyond that it takes no signature of ours."""
 WINDOW = 1_000
 """Records that are held in memory at once."""
 _NOTES = 20
@@ -186,9 +189,12 @@ class Submitter:
         failed = self._failed_owners.get(owner) or self._resting.get(owner)
         if failed:
             return failed
-        now = self.tables.clock()
-        closed = [a.key.hour for a in batch.records if not hours.is_billable(a.key.hour, now)]
         # Looked at before every call: a run may straddle 06:00 on the 1st, and one old record fails its whole call.
+        return self._closed(batch, self.tables.clock())
+
+    def _closed(self, batch: Batch, now: datetime) -> str:
+        """That the window of some record is closed at `now`, in words; empty if none is."""
+        closed = [a.key.hour for a in batch.records if not hours.is_billable(a.key.hour, now)]
         return f"the hour's window closed at {hours.closes_at(closed[0], now):%Y-%m-%dT%H:%MZ}" if closed else ""
 
     def _fail(self, batch: Batch, failure: CallFailure) -> None:
@@ -210,6 +216,11 @@ class Submitter:
                 self._run(half)
             return None
         if failure.trouble is Trouble.REFUSED:
+            closed = self._closed(batch, self.tables.clock() + CLOCKS_APART) if failure.code == OUT_OF_BOUNDS else ""
+            if closed:
+                # Its window closed on the way. A call before, whose answer is lost or still to come, may have billed
+                # it: it is left to the age-out, over whose word such an answer may be written.
+                return self._leave(batch, closed)
             return self._record([_end(batch.records[0], RecordStatus.REJECTED, failure.code)], batch.records)
         self._note(batch.records[0], f"refused alone with {words}; it stays pending")
         return self._leave(batch, words)

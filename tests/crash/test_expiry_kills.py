@@ -70,6 +70,7 @@ def test_two_sweeps_of_one_shard_at_once_are_as_good_as_one(world, crew, old_hou
 def test_a_visit_that_is_killed_in_its_commit_while_a_sweep_comes(world, crew, stands_at):
     """The group's window closes in the middle of its commit; the sweep must not call a committed row expired."""
     world.put(*some_usage(*["1.5"] * 250, hour=OLD))
+    world.at("2026-11-28T05:50:00Z")
     visit = crew.start(OLD, stops_at=(points.TRANSACTION_ANSWERED, stands_at))
     visit.until_it_stands()
     visit.kill()

@@ -210,6 +210,22 @@ def test_records_whose_answers_are_all_lost_are_found_billed_by_the_next_tick(wo
     world.judge()
 
 
+@pytest.mark.case("answer_lost_after_billing")
+@pytest.mark.parametrize("now", ["2026-11-29T09:56:00Z", "2026-11-29T09:59:59Z"])
+def test_a_record_that_is_refused_because_its_window_closes_is_left_to_the_age_out(world, now):
+    """Another call may have billed it, whose answer is not there yet: `RejectedClientSide` would be final."""
+    world.at(now)
+    world.put(an_aggregate("3", hour="2026-11-28T10"))
+    world.sandbox.inject(faults.error("TimestampOutOfBoundsException"))
+    outcome = world.meter("2026-11-28T10")
+    assert not outcome.success
+    assert "window closed at 2026-11-29T10:00Z" in outcome.message
+    assert world.record_statuses() == {"pending": 1}
+    world.sandbox.inject(faults.error("InvalidTagException"))
+    world.meter("2026-11-28T10")
+    assert world.record_statuses() == {"RejectedClientSide": 1}
+
+
 @pytest.mark.case("no_permission")
 @pytest.mark.parametrize("code", [
     "AccessDeniedException", "ExpiredTokenException", "UnrecognizedClientException", "InvalidSignatureException",
