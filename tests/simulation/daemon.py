@@ -8,6 +8,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 
 from metering_dagster import hours
 from metering_dagster.errors import MeteringError
@@ -109,9 +110,8 @@ class Daemon:
         for _ in range(self.plan.by_hand):
             at = self.kernel.now + self.chance.uniform(2, self.plan.hours + 20) * HOUR
             self.kernel.schedule(at, self._by_hand)
-        for _ in range(self.plan.last_minute):
-            hour = self.kernel.now // HOUR + self.chance.randint(24, self.plan.hours + 24)
-            self.kernel.schedule(hour * HOUR - self.chance.uniform(2, 40), lambda: self._run_by_hand(23))
+        for at in self.plan.last_minute:
+            self.kernel.schedule(at, lambda: self._run_by_hand(23))
 
     # Ticks.
 
@@ -137,12 +137,18 @@ class Daemon:
             if top > done and not self.plan.is_away(now):
                 done = top
                 tick_at = datetime.fromtimestamp(top, UTC)
-                for offset in range(hours.FIRST_OFFSET, hours.LAST_OFFSET + 1):
-                    self._meter_tick(offset, tick_at)
-                for shard in range(hours.SHARDS):
-                    self._age_out_tick(shard, tick_at)
+                for look in self._looks(tick_at):
+                    look()
             back = next((until for since, until in self.plan.away if since <= now < until), None)
             self.kernel.sleep((back or top + HOUR) - self.kernel.now + self.chance.uniform(0.1, 3.0))
+
+    def _looks(self, tick_at: datetime) -> list[Callable[[], None]]:
+        """The ticks of all schedules, in any order."""
+        offsets = range(hours.FIRST_OFFSET, hours.LAST_OFFSET + 1)
+        looks = [partial(self._meter_tick, offset, tick_at) for offset in offsets]
+        looks += [partial(self._age_out_tick, shard, tick_at) for shard in range(hours.SHARDS)]
+        self.chance.shuffle(looks)
+        return [*looks]
 
     def _meter_tick(self, offset: int, tick_at: datetime) -> None:
         errand = Errand(f"meter_offset_{offset:02d}", is_run=False, started=self.kernel.now)

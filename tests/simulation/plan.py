@@ -48,6 +48,8 @@ class Plan:
     """How often it stands still for up to an hour, and goes on as if nothing had been."""
     lag_most: float = 60.0
     """How many seconds an index is behind, at most."""
+    behind: Sequence[Span] = ()
+    """When each write takes up to that long to be seen in an index, and not only one in a hundred."""
     away: Sequence[Span] = ()
     """When the whole system is."""
     down: Sequence[Span] = ()
@@ -61,10 +63,13 @@ class Plan:
     groups_an_hour: float = 6.0
     by_hand: int = 12
     """How often a person starts a run of some hour, whoever else is at it."""
-    last_minute: int = 8
-    """How often a person does so for the hour that closes, within its last minute."""
+    last_minute: Sequence[float] = ()
+    """When a person does so for the hour that closes, within its last minute, and sellers hasten as well."""
     slow: float = 0.02
     """Which part of the metering service's answers takes seconds."""
+    rush: float = 0.0
+    """Which part of the tables' batches and transactions takes seconds in an hour's first minute, when everybody's
+    jobs begin."""
     quiet: frozenset[str] = field(default_factory=frozenset)
     """What sellers and buyers do not do in this world, by the names of their habits."""
 
@@ -134,7 +139,12 @@ def draw(seed: int) -> Plan:
         storms=spans(3, 0.1, 2),
         locked_out=spans(1, 0.1, 2),
         by_hand=chance.randint(0, 20),
-        last_minute=chance.randint(0, 30),
+        last_minute=[
+            (since // HOUR + chance.randint(24, hours + 24)) * HOUR - chance.uniform(2, chance.choice((14, 40)))
+            for _ in range(chance.randint(0, 30))
+        ],
         slow=chance.choice((0.0, 0.02, 0.5)),
         shut_out=spans(1, 0.1, 2) if chance.random() < 0.3 else (),
+        behind=spans(4, 0.5, 6),
+        rush=chance.choice((0.0, 0.5)),
     )

@@ -199,6 +199,10 @@ class Sellers:
             end = ends.get((buyer.licence, buyer.account))
             if end is not None:
                 self._last_hours(buyer, end)
+        for at in self.plan.last_minute:
+            buyer = self.chance.choice(self.buyers)
+            if at < ends.get((buyer.licence, buyer.account), self.plan.end) and self._does("last minute", 0.6):
+                self._last_minute(buyer, at)
 
     def _count(self, mean: float) -> int:
         return int(mean) + (self.chance.random() < mean % 1)
@@ -213,6 +217,14 @@ class Sellers:
             bucket, second = bucket_of(used), int(used % HOUR)
             written = used + self.chance.choice((5.0, 60.0, 900.0))
             self._row(buyer, self.chance.choice(DIMENSIONS), bucket, second, written)
+
+    def _last_minute(self, buyer: Buyer, at: float) -> None:
+        """A finished total for the hour that closes, in the moment before somebody has it metered."""
+        bucket, dimension, quantity = bucket_of(at - 23 * HOUR), self.chance.choice(DIMENSIONS), {"N": self._plain()}
+        self._at(
+            at - self.chance.uniform(0.5, 20),
+            lambda: self.shop.put_aggregate(buyer, dimension, bucket, quantity, None),
+        )
 
     def _group(self, buyer: Buyer, bucket: str) -> None:
         chance = self.chance

@@ -13,12 +13,13 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from tests.simulation.kernel import Kernel, Process
 from tests.simulation.memory import failures
-from tests.simulation.plan import Plan, within
+from tests.simulation.plan import HOUR, Plan, within
 
 ATTEMPTS = {"tables": 3, "probe": 2, "queue": 2, "metering": 1}
 """How often the product's clients let the SDK try (aws.py)."""
 _PATIENCE = {"tables": 10.0, "probe": 3.0, "queue": 5.0, "metering": 20.0}
 """After how many seconds they give up on an answer."""
+_RUSH_SECONDS = 60.0
 _SERVICES = {"tables": "dynamodb", "probe": "dynamodb", "queue": "sqs", "metering": "meteringmarketplace"}
 
 
@@ -92,16 +93,25 @@ class Wire:
             kernel.sleep(chance.uniform(0.05, 0.5))
 
     def _effect(self, errand: Errand, kind: str, operation: str, request: Any, call: Call) -> Any:
+        if operation == "TransactWriteItems":
+            self.kernel.sleep(self._waits())
         answer = self._once(errand, kind, operation, request, call)
         self._perils(errand)
-        self.kernel.sleep(self.chance.uniform(0.001, 0.008) if kind != "metering" else self._answers_after())
+        self.kernel.sleep(self._answers_after(kind, operation))
         self._perils(errand)
         return answer
 
-    def _answers_after(self) -> float:
-        """How long the metering service takes: at times seconds, in which an hour may close."""
-        is_slow = self.chance.random() < self.plan.slow and self.kernel.now < self.plan.calm_from
-        return self.chance.uniform(1, _PATIENCE["metering"] - 1) if is_slow else self.chance.uniform(0.05, 0.8)
+    def _answers_after(self, kind: str, operation: str) -> float:
+        """How long an answer takes: at times seconds, in which an hour may close or somebody else write."""
+        if kind == "metering":
+            is_slow = self.chance.random() < self.plan.slow and self.kernel.now < self.plan.calm_from
+            return self.chance.uniform(1, _PATIENCE["metering"] - 1) if is_slow else self.chance.uniform(0.05, 0.8)
+        return self.chance.uniform(0.001, 0.008) + (self._waits() if operation == "BatchGetItem" else 0.0)
+
+    def _waits(self) -> float:
+        """How long a large request waits in the rush: a transaction before it takes effect, what was read after."""
+        in_rush = self.kernel.now % HOUR < _RUSH_SECONDS and self.kernel.now < self.plan.calm_from
+        return self.chance.uniform(0.2, 4) if in_rush and self.chance.random() < self.plan.rush else 0.0
 
     def _once(self, errand: Errand, kind: str, operation: str, request: Any, call: Call) -> Any:
         try:

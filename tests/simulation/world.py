@@ -26,7 +26,7 @@ from tests.simulation.kernel import Kernel
 from tests.simulation.losses import Loss, Losses
 from tests.simulation.memory import MemoryDynamoDB, MemoryMarketplace, MemoryQueues
 from tests.simulation.memory.queues import url_of
-from tests.simulation.plan import Plan, draw
+from tests.simulation.plan import Plan, draw, within
 from tests.simulation.product_time import simulated
 from tests.simulation.runs import Aws, SimulatedDeployment, SimulatedSettings
 from tests.simulation.sellers import AGGREGATED, SUBSCRIBERS, USAGE, Sellers, Shop
@@ -138,6 +138,8 @@ class _World:
 
     def _lag(self, table: str, index: str) -> float:
         chance = self.chance["lag"]
+        if within(self.plan.behind, self.kernel.now):
+            return chance.uniform(0.002, self.plan.lag_most)
         drawn = chance.random()
         if drawn < 0.75 or self.kernel.now >= self.plan.calm_from:
             return chance.uniform(0.002, 0.4)
