@@ -21,8 +21,6 @@ COLUMNS = (USED, BILLED, REJECTED, LATE, EXPIRED, REFUSED)
 ENDS = {"RejectedClientSide": REJECTED, "LateUsage": LATE, "AggregationExpired": EXPIRED}
 COUNTED, NOT_SUBSCRIBED = "Aggregated", "CustomerNotSubscribed"
 MOST_RECORDS, MOST_BYTES, MOST_CALLS = 25, 1_000_000, 10
-HELD_UP_SECONDS = 0.3
-"""So long a machine may hold a call up on its way while workers take all of its processors (test_quota_processes)."""
 WINDOW_HOURS = 24
 NOTHING = Decimal(0)
 Content = tuple[Decimal, str | None]
@@ -300,25 +298,19 @@ def _choice(open_choices: Sequence[tuple[str, list[Content]]], left: Decimal) ->
 
 def _judge_calls(calls: Sequence[Item], verdict: Verdict) -> None:
     stamps = sorted(call["monotonic"] for call in calls)
-    verdict.most_in_a_second = _most_within(stamps, 1.0)
+    first = 0
+    for place, stamp in enumerate(stamps):
+        while stamp - stamps[first] >= 1.0:
+            first += 1
+        verdict.most_in_a_second = max(verdict.most_in_a_second, place - first + 1)
     verdict.calls = len(calls)
     verdict.most_records = max((call["records"] for call in calls), default=0)
     if verdict.most_records > MOST_RECORDS:
         verdict.differences.append(f"a call carried {verdict.most_records} records")
     if max((call["bytes"] for call in calls), default=0) >= MOST_BYTES:
         verdict.differences.append("a call was too large")
-    crowded = _most_within(stamps, 1.0 - HELD_UP_SECONDS)
-    if crowded > MOST_CALLS:
-        verdict.differences.append(f"{crowded} calls came within {1.0 - HELD_UP_SECONDS:.1f} s")
-
-
-def _most_within(stamps: Sequence[float], seconds: float) -> int:
-    first = most = 0
-    for place, stamp in enumerate(stamps):
-        while stamp - stamps[first] >= seconds:
-            first += 1
-        most = max(most, place - first + 1)
-    return most
+    if verdict.most_in_a_second > MOST_CALLS:
+        verdict.differences.append(f"{verdict.most_in_a_second} calls came within one second")
 
 
 def _judge_licences(evidence: Evidence, verdict: Verdict) -> None:

@@ -145,10 +145,10 @@ class Daemon:
     def _looks(self, tick_at: datetime) -> list[Callable[[], None]]:
         """The ticks of all schedules, in any order."""
         offsets = range(hours.FIRST_OFFSET, hours.LAST_OFFSET + 1)
-        looks = [partial(self._meter_tick, offset, tick_at) for offset in offsets]
+        looks: list[Callable[[], None]] = [partial(self._meter_tick, offset, tick_at) for offset in offsets]
         looks += [partial(self._age_out_tick, shard, tick_at) for shard in range(hours.SHARDS)]
         self.chance.shuffle(looks)
-        return [*looks]
+        return looks
 
     def _meter_tick(self, offset: int, tick_at: datetime) -> None:
         errand = Errand(f"meter_offset_{offset:02d}", is_run=False, started=self.kernel.now)
