@@ -10,6 +10,7 @@ import re
 from datetime import UTC, datetime, timedelta
 
 from metering_dagster.errors import UnknownShardError
+from metering_dagster.masking import mask_text
 
 HOUR = timedelta(hours=1)
 FIRST_OFFSET = 1
@@ -142,6 +143,19 @@ def is_expirable(hour: datetime, now: datetime) -> bool:
     return not (is_previous_month(hour, now) and _into_month(now) < GRACE_CLOSES)
 
 
+def parse_shard(text: str) -> int:
+    """The shard of the age-out that a partition key names; `UnknownShardError` where it names none."""
+    if text not in {str(shard) for shard in range(SHARDS)}:
+        raise _unknown_shard(repr(mask_text(text)))
+    return int(text)
+
+
+def _unknown_shard(named: str) -> UnknownShardError:
+    return UnknownShardError(
+        f"There is no shard {named} of the age-out: they are 0 to {SHARDS - 1}. Nothing was read or written."
+    )
+
+
 def shard_hours(shard: int, now: datetime) -> list[datetime]:
     """The hours that this shard of the age-out owns at `now`, newest first, up to 400 days back.
 
@@ -149,9 +163,7 @@ def shard_hours(shard: int, now: datetime) -> list[datetime]:
     than 24 back as well. `UnknownShardError` for a shard that is none.
     """
     if not 0 <= shard < SHARDS:
-        raise UnknownShardError(
-            f"There is no shard {shard} of the age-out: they are 0 to {SHARDS - 1}. Nothing was read or written."
-        )
+        raise _unknown_shard(str(shard))
     if _into_month(now) < GRACE_CLOSES:
         return []  # what is of this month is billable, and nothing older is expired before the grace has closed
     current = floor_hour(now)

@@ -1,6 +1,7 @@
 """The hour policy, sentence by sentence (domain: the hour policy), at month ends, year's end and leap days."""
 
 import os
+import re
 import time
 from datetime import UTC, datetime, timedelta, timezone
 from zoneinfo import ZoneInfo
@@ -326,6 +327,21 @@ def test_once_the_grace_has_closed_its_hours_are_owned_though_less_than_a_day_ba
     assert hours.parse_bucket("2026-11-30T22") not in hours.shard_hours(0, at("2026-12-01T05:59:59"))
     assert hours.parse_bucket("2026-11-30T23") in hours.shard_hours(0, at("2026-12-01T06:00:00"))
     assert hours.parse_bucket("2026-11-30T22") in hours.shard_hours(1, at("2026-12-01T06:00:00"))
+
+
+def test_the_shards_are_named_0_to_6():
+    assert [hours.parse_shard(key) for key in "0123456"] == list(range(7))
+
+
+@pytest.mark.parametrize("key", ["7", "-1", "x", "", "٣", " 2", "+2", "02", "2.0"])
+def test_what_names_no_shard_is_refused(key):
+    with pytest.raises(UnknownShardError, match=re.escape(f"no shard {key!r} of the age-out: they are 0 to 6")):
+        hours.parse_shard(key)
+
+
+def test_what_names_no_shard_is_masked():
+    with pytest.raises(UnknownShardError, match=r"no shard '\*\*\*\*2222'"):
+        hours.parse_shard("111122222222")
 
 
 @pytest.mark.parametrize("shard", [-1, 7, 9600])

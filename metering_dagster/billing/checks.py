@@ -75,7 +75,8 @@ def stamps_are_sound(odd: "OddStamps") -> dg.AssetCheckResult:
 
 
 def no_gap(gap: str) -> dg.AssetCheckResult:
-    """`gap`: the sensor's words about how long it was away, empty if it was not."""
+    """`gap`: the sensor's words, or a person's, about how long it was away; empty if it was not."""
+    gap = mask_text(gap)
     return _result("no_gap", not gap, gap, {"gap": gap} if gap else {})
 
 

@@ -73,7 +73,7 @@ def expired_usage(settings: Settings) -> dg.AssetsDefinition:
         ledger = SweepLedger(lambda bucket: ledger_file(context.op_execution_context, deployment, bucket))
         try:
             with ledger:
-                _sweep(deployment, int(context.partition_key), config, report, ledger)
+                _sweep(deployment, hours.parse_shard(context.partition_key), config, report, ledger)
         except MeteringError as error:
             shown = of_sweep(mode_of(deployment.settings), report, whole=config.whole)
             raise dg.Failure(str(error), metadata=shown, allow_retries=error.retryable) from None
