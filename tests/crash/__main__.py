@@ -53,7 +53,8 @@ def told(verdict: Verdict, conductor: Conductor, seconds: float) -> str:
         f"  left to the next tick: {figures.left_to_the_next_tick}; all others started again",
         f"errands done: {_counts(figures.ended)}; ended with an error and done again: {figures.failures.total()}",
         f"marketplace: killed {sandbox.kills} times; {verdict.calls} calls, at most {verdict.most_records} records in "
-        f"one and {verdict.most_in_a_second} calls in a second; outcomes: {_counts(conductor.outcomes)}",
+        f"one and {verdict.most_in_a_second} calls in a second ({verdict.most_arriving} by arrival); outcomes: "
+        f"{_counts(conductor.outcomes)}",
         f"rows: {_counts(verdict.row_states)}",
         f"records: {_counts(verdict.record_states)}; lines of the bill: {verdict.lines}",
         f"licences ended: {len(conductor.town.ended)} of {len(conductor.town.buyers)}",

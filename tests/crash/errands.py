@@ -36,7 +36,7 @@ from metering_dagster.metering.tables import Slice
 from metering_dagster.metering.ticks import LastRun
 from metering_dagster.metering.windows import Whose
 from metering_dagster.settings import Settings
-from tests.crash.marks import OVER, WORKING, Marks
+from tests.crash.marks import OVER, WORKING, Marks, note_slots
 
 BEGUN, DONE, FAILED, BROKEN = "begun", "done", "failed", "broken"
 """Words on the pipe; `FAILED` is an error that a person would read and the next run mends, `BROKEN` any other."""
@@ -80,6 +80,8 @@ class Place:
     settings: Settings
     home: Path
     """The DAGSTER_HOME of the runs."""
+    slots: Path
+    """Where each keeps the slots of the quota that it used."""
 
 
 def carry_out(pipe: Connection, place: Place, errand: Errand, marks_at: Path, log: Path) -> None:
@@ -91,6 +93,7 @@ def carry_out(pipe: Connection, place: Place, errand: Errand, marks_at: Path, lo
     random.seed()  # a fork inherits its parent's: rivals would pause for equally long
     events_queue.WAIT_SECONDS = 0
     marks = Marks(marks_at)
+    note_slots(place.slots)
     try:
         deployment = Deployment(place.settings)
         marks.follow(deployment.clients._session.events)

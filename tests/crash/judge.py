@@ -21,6 +21,8 @@ COLUMNS = (USED, BILLED, REJECTED, LATE, EXPIRED, REFUSED)
 ENDS = {"RejectedClientSide": REJECTED, "LateUsage": LATE, "AggregationExpired": EXPIRED}
 COUNTED, NOT_SUBSCRIBED = "Aggregated", "CustomerNotSubscribed"
 MOST_RECORDS, MOST_BYTES, MOST_CALLS = 25, 1_000_000, 10
+CLOCKS_APART = 0.001
+"""Seconds, of the clock that a process sleeps by and the one that it reads."""
 WINDOW_HOURS = 24
 NOTHING = Decimal(0)
 Content = tuple[Decimal, str | None]
@@ -40,6 +42,8 @@ class Evidence:
     bill: Sequence[Item]
     """As the sandbox says it."""
     calls: Sequence[Item]
+    slots: Sequence[tuple[float, float]]
+    """Of the quota, all that processes sent calls in: when it begins, and when its call was let go."""
     buyers: Mapping[str, str | None]
     """Each licence, and when it ended."""
     lock_hours: int
@@ -60,6 +64,10 @@ class Verdict:
     calls: int = 0
     most_records: int = 0
     most_in_a_second: int = 0
+    """By the slots that they were sent in."""
+    most_arriving: int = 0
+    """In a second by the marketplace's stamps: what a machine holds up on the way crowds what comes behind it, and no
+    quota can call it back. So this is told, and not judged."""
 
     @property
     def totals(self) -> dict[str, Decimal]:
@@ -107,7 +115,7 @@ def judge(evidence: Evidence) -> Verdict:
     for hour, sums in sorted(verdict.hours.items()):
         if sums[USED] != sum(sums[name] for name in COLUMNS[1:]):
             verdict.differences.append(f"{hour}: what was used is not what became of it: {_shown(sums)}")
-    _judge_calls(evidence.calls, verdict)
+    _judge_calls(evidence.calls, evidence.slots, verdict)
     _judge_licences(evidence, verdict)
     return verdict
 
@@ -296,21 +304,33 @@ def _choice(open_choices: Sequence[tuple[str, list[Content]]], left: Decimal) ->
     return reached.get(left)
 
 
-def _judge_calls(calls: Sequence[Item], verdict: Verdict) -> None:
-    stamps = sorted(call["monotonic"] for call in calls)
-    first = 0
-    for place, stamp in enumerate(stamps):
-        while stamp - stamps[first] >= 1.0:
-            first += 1
-        verdict.most_in_a_second = max(verdict.most_in_a_second, place - first + 1)
+def _judge_calls(calls: Sequence[Item], slots: Sequence[tuple[float, float]], verdict: Verdict) -> None:
+    verdict.most_in_a_second = _most_in_a_second([begins for begins, _ in slots])
+    verdict.most_arriving = _most_in_a_second([call["monotonic"] for call in calls])
     verdict.calls = len(calls)
+    if len(calls) > len(slots):
+        verdict.differences.append(f"{len(calls) - len(slots)} calls were sent without a slot of the quota")
+    if len({begins for begins, _ in slots}) < len(slots):
+        verdict.differences.append("a slot of the quota was used twice")
+    if any(let_go < begins - CLOCKS_APART for begins, let_go in slots):
+        verdict.differences.append("a call was let go before its slot of the quota")
     verdict.most_records = max((call["records"] for call in calls), default=0)
     if verdict.most_records > MOST_RECORDS:
         verdict.differences.append(f"a call carried {verdict.most_records} records")
     if max((call["bytes"] for call in calls), default=0) >= MOST_BYTES:
         verdict.differences.append("a call was too large")
     if verdict.most_in_a_second > MOST_CALLS:
-        verdict.differences.append(f"{verdict.most_in_a_second} calls came within one second")
+        verdict.differences.append(f"{verdict.most_in_a_second} calls have slots within one second")
+
+
+def _most_in_a_second(times: Sequence[float]) -> int:
+    """In the most crowded sliding second."""
+    stamps, first, most = sorted(times), 0, 0
+    for place, stamp in enumerate(stamps):
+        while stamp - stamps[first] >= 1.0:
+            first += 1
+        most = max(most, place - first + 1)
+    return most
 
 
 def _judge_licences(evidence: Evidence, verdict: Verdict) -> None:

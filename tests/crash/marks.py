@@ -1,14 +1,20 @@
-"""What a process was doing, readable after its death: a few bytes of a file that it and its killer share.
+"""What a process was doing, readable after its death: a few bytes of a file that it and its killer share; and the slots
+of the quota that it used.
 
-Belongs here: that record, and the hooks that keep it. Does not: what to do with it (conductor).
+Belongs here: those records, and the hooks that keep them. Does not: what to do with them (conductor, judge).
 """
 
 import mmap
+import os
 import struct
 import threading
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from metering_dagster.metering import quota
 
 _FORM = struct.Struct("<BxHxxxxI40s")
 STARTING, WORKING, OVER = range(3)
@@ -74,3 +80,30 @@ def read_mark(path: Path) -> Mark:
     """Where it stands, or stood when it died."""
     state, under_way, calls, operation = _FORM.unpack(path.read_bytes())
     return Mark(state, under_way, calls, operation.rstrip(b"\0").decode())
+
+
+def follow_slots(tell: Callable[[int, float], None]) -> None:
+    """Let this process tell, before each call, of the slot of the quota that it goes in, and when it was let go."""
+    wait = quota.Quota.wait
+
+    def wait_and_tell(self: quota.Quota, *, urgent: bool = False) -> int:
+        slot = wait(self, urgent=urgent)
+        tell(slot, time.time())
+        return slot
+
+    quota.Quota.wait = wait_and_tell  # type: ignore[method-assign]
+
+
+def note_slots(path: Path) -> None:
+    """Let this process keep its slots in this file, with others: when each begins, and when its call was let go."""
+    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)  # for as long as it lives: what is added is whole
+
+    def note(slot: int, now: float) -> None:
+        os.write(file, f"{slot * quota.SLOT_SECONDS!r} {now!r}\n".encode())
+
+    follow_slots(note)
+
+
+def slots_in(path: Path) -> list[tuple[float, float]]:
+    """All that were kept there."""
+    return [(float(begins), float(let_go)) for begins, let_go in map(str.split, path.read_text().splitlines())]

@@ -25,6 +25,7 @@ class Books:
     records: list[dict[str, Any]] = field(default_factory=list)
     bill: list[dict[str, Any]] = field(default_factory=list)
     calls: list[dict[str, Any]] = field(default_factory=list)
+    slots: list[tuple[float, float]] = field(default_factory=list)
     subscribers: list[dict[str, Any]] = field(default_factory=list)
     in_queue: int = 0
 
@@ -43,7 +44,7 @@ class Books:
     def verdict(self) -> Verdict:
         """What the judge says of them."""
         return judge(Evidence(
-            self.written, list(self.rows.values()), self.records, self.subscribers, self.bill, self.calls,
+            self.written, list(self.rows.values()), self.records, self.subscribers, self.bill, self.calls, self.slots,
             {LICENCE: None, OTHER: "2026-03-10T04:20:00+00:00"}, lock_hours=2, in_queue=self.in_queue,
         ))  # fmt: skip
 
@@ -70,6 +71,7 @@ def right_books() -> Books:
         "quantity": "4.5", "metering_record_id": "id-1", "product_code": None, "allocations": None,
     })  # fmt: skip
     books.calls += [{"monotonic": float(second), "records": 25, "bytes": 999_999} for second in range(5)]
+    books.slots += [(float(second), second + 0.01) for second in range(5)]
     books.subscribers += [
         {"licenseArn": LICENCE, "subscriptionStatus": "active"},
         {"licenseArn": OTHER, "subscriptionStatus": "inactive"},
@@ -168,7 +170,19 @@ def _send_too_large_a_call(books: Books) -> None:
 
 
 def _call_too_often(books: Books) -> None:
-    books.calls += [{"monotonic": 9 + part / 11, "records": 1, "bytes": 1} for part in range(11)]
+    books.slots += [(9 + part / 11, 10.0) for part in range(11)]
+
+
+def _call_without_a_slot(books: Books) -> None:
+    books.slots.pop()
+
+
+def _use_a_slot_twice(books: Books) -> None:
+    books.slots.append((books.slots[0][0], 0.02))
+
+
+def _call_before_the_slot(books: Books) -> None:
+    books.slots[1] = (1.0, 0.99)
 
 
 def _leave_a_window_open(books: Books) -> None:
@@ -191,7 +205,9 @@ def _forget_an_event(books: Books) -> None:
     (_count_a_row_that_the_bill_lacks, "no row explains"), (_misstate_the_reason, "instead of"),
     (_invent_an_allocation, "its allocations are billed as"), (_end_as_a_duplicate, "the record is DuplicateRecord"),
     (_send_too_many_records, "26 records"), (_send_too_large_a_call, "too large"),
-    (_call_too_often, "11 calls came within one second"), (_leave_a_window_open, "was never closed"),
+    (_call_too_often, "11 calls have slots within one second"), (_call_without_a_slot, "1 calls were sent without"),
+    (_use_a_slot_twice, "used twice"), (_call_before_the_slot, "let go before its slot"),
+    (_leave_a_window_open, "was never closed"),
     (_forget_an_event, "1 were never applied"),
 ])  # fmt: skip
 def test_the_judge_is_red_on(tamper: Callable[[Books], None], says: str):

@@ -24,6 +24,7 @@ from metering_dagster.settings import Mode, Settings
 from tests.crash.errands import Place
 from tests.crash.journal import entries
 from tests.crash.judge import Evidence
+from tests.crash.marks import slots_in
 from tests.crash.seller import Contract
 from tests.e2e.processes import HOST, Process, ask, free_port, launched
 from tests.items import plain
@@ -106,6 +107,8 @@ class Town:
         self.sandbox = Sandbox(folder, project)
         self.journal = folder / "journal.jsonl"
         self.journal.touch()
+        self.slots = folder / "slots"
+        self.slots.touch()
         self.home = folder / "dagster"
         self.home.mkdir()
         (self.home / "dagster.yaml").write_text("telemetry:\n  enabled: false\n")
@@ -161,7 +164,7 @@ class Town:
             subscribers_table=self.table("subscribers"), mode=Mode.LIVE, lock_hours=LOCK_HOURS,
             events_queue_url=self.stack.queue_url(self.queue), frozen_now=now, region=self.stack.region,
         )  # fmt: skip
-        return Place(self.environment, settings, self.home)
+        return Place(self.environment, settings, self.home, self.slots)
 
     def deployment(self, now: datetime) -> Deployment:
         """What ticks and sensors look with."""
@@ -215,6 +218,7 @@ class Town:
             subscribers=self._all("subscribers"),
             bill=self.sandbox.control("bill"),
             calls=self.sandbox.control("calls"),
+            slots=slots_in(self.slots),
             buyers={buyer.licence: ended.get(buyer.licence) for buyer in self.buyers},
             lock_hours=LOCK_HOURS,
             in_queue=self.messages(self.queue),

@@ -22,9 +22,10 @@ from metering_dagster.definitions import build_defs
 from metering_dagster.expiry.sweep import hours_of_sweep, sweep
 from metering_dagster.ledger import files
 from metering_dagster.licenses import flush_search
-from metering_dagster.metering import aggregation, discovery, quota, usage_table
+from metering_dagster.metering import aggregation, discovery, usage_table
 from metering_dagster.metering.deployment import Deployment
 from metering_dagster.settings import Settings
+from tests.crash.marks import follow_slots
 
 READY, ENDED, FAILED = "ready", "ended", "failed"
 DISCOVERED, ROWS_READ = "discovered", "rows read"
@@ -147,14 +148,7 @@ def work(pipe: Connection, order: Order) -> None:
 
 def _hook(deployment: Deployment, teller: Teller) -> None:
     if teller.order.only_submits:
-        wait = quota.Quota.wait
-
-        def wait_and_tell(self: quota.Quota, *, urgent: bool = False) -> int:
-            slot = wait(self, urgent=urgent)
-            teller.pipe.send((SLOT, slot, time.time()))
-            return slot
-
-        quota.Quota.wait = wait_and_tell  # type: ignore[method-assign]
+        follow_slots(lambda slot, now: teller.pipe.send((SLOT, slot, now)))
         return
     tables = deployment.tables.usage.client.meta.events
     metering = deployment.marketplace.client.meta.events
