@@ -14,6 +14,8 @@ from metering_dagster.billing.cells import (
     Subscription,
     Tenant,
     cells_of,
+    digest,
+    newest_of_days,
     states_of_days,
 )
 
@@ -105,3 +107,16 @@ def test_claims_are_told_apart_by_what_they_claim_and_not_by_their_names():
     renamed = Subscription(**vars(TENANT) | {"name": "Another name"})
     assert Claims([TENANT]).digest == Claims([renamed]).digest
     assert Claims([TENANT]).digest != Claims([TENANT, GROUP]).digest
+
+
+@pytest.mark.parametrize("stamps", [(TEN, ELEVEN), (ELEVEN, TEN)])
+def test_the_newest_stamp_of_a_day_is_that_of_all_its_cells(stamps):
+    other = Subscription("tenant-2", "integration-1", "account-2", "Mail", "azure", is_resource_group=False)
+    owners = (SCOPE, Tenant("tenant-2"))
+    pieces = [a_piece(a_side(stamp), owner) for stamp, owner in zip(stamps, owners, strict=True)]
+    assert newest_of_days(cells_of(pieces, Claims([TENANT, other]))) == {DAY: ELEVEN}
+
+
+def test_a_digest_is_short_and_tells_where_a_text_ends():
+    assert len(digest(["a"])) == 12
+    assert digest(["ab", "c"]) != digest(["a", "bc"])

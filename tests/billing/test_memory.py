@@ -91,3 +91,8 @@ def test_a_cursor_is_small(number, most):
     marks, sums = dict.fromkeys(Signal, NOON), dict.fromkeys(horizon, digest)
     full = Memory(NOON, digest, marks, marks, sums, NOON, sums, frozenset(horizon), dict.fromkeys(horizon, NOON))
     assert len(write(full)) < most
+
+
+def test_a_beginning_can_be_remembered():
+    memory = beginning(NOON, Rules())
+    assert read(write(memory)) == (memory, "")

@@ -77,3 +77,23 @@ def test_at_most_a_hundred_days_are_asked_for_in_a_look_and_the_rest_in_the_next
     watcher.under_way = [ask.day for ask in first.asked]
     second: list[date] = watcher.asks()
     assert sorted([*watcher.under_way, *second]) == sorted(days)
+
+
+def test_what_was_seen_counts_as_settled_at_the_instant_when_it_is():
+    ahead = replace(MOVED, newest=START + timedelta(hours=2))
+    assert ahead.wanted(START + RULES.settle - MICROSECOND, RULES) == START
+    assert ahead.wanted(START + RULES.settle, RULES) == START + RULES.settle
+
+
+def test_a_day_is_done_at_the_instant_when_its_newest_stamp_has_settled():
+    settled = START + RULES.settle
+    assert MOVED.is_done(settled, settled, RULES)
+    assert not MOVED.is_done(settled - MICROSECOND, settled - MICROSECOND, RULES)
+
+
+def test_a_day_is_complete_until_it_was_read_but_for_a_stamp_that_has_not_settled():
+    newest = START + timedelta(hours=2)
+    ahead, read_at = replace(MOVED, newest=newest), START + RULES.settle
+    assert ahead.complete_until(read_at, read_at, RULES) == read_at
+    assert ahead.complete_until(newest + MICROSECOND, newest + MICROSECOND, RULES) == newest
+    assert replace(ahead, first=START).complete_until(read_at - MICROSECOND, read_at, RULES) == START

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from metering_dagster import hours
-from metering_dagster.expiry.ticks import Decision, Found, decide, whole_sweep_due
+from metering_dagster.expiry.ticks import Decision, Found, decide, earlier_days, whole_sweep_due
 
 NOTHING = Found(None)
 NOW = datetime(2026, 11, 20, 12, 0, 5, tzinfo=UTC)
@@ -133,3 +133,8 @@ def test_the_whole_sweeps_of_a_day_are_seven_different_sevenths() -> None:
         assert due.hour == 6 + 2 * shard
         met += hours.shard_hours(shard, due)
     assert len(set(met)) == len(met)
+
+
+def test_a_month_of_earlier_days_is_looked_at() -> None:
+    days = earlier_days("2026-03-01")
+    assert (len(days), days[0], days[-1]) == (30, "2026-02-28", "2026-01-30")

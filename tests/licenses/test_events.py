@@ -158,3 +158,21 @@ def test_a_deprovisioning_is_read_whatever_stands_where_it_does_not_look():
     body["detail-type"] = str(Kind.DEPROVISIONED)
     body["detail"]["agreement"]["endTime"] = 1_700_000_000
     assert read(json.dumps(body)).kind is Kind.DEPROVISIONED
+
+
+@pytest.mark.parametrize(("changes", "words"), [
+    ({"detail": {}}, "it names nobody: neither detail.license.arn nor detail.agreement.id is there"),
+    ({"time": "soon"}, "its time is no ISO-8601 instant with a zone, such as 2026-11-28T14:20:00Z"),
+    ({"licence": "l-123"}, "its detail.license.arn is no ARN of a licence"),
+    ({"account": "12ab"}, "its detail.acceptor.accountId is not all digits"),
+    ({"kind": "License Replaced"}, "its detail-type is none that is known: 'License Replaced'"),
+    ({"agreement": "a" * 513}, "its detail.agreement.id is longer than 512 characters"),
+])  # fmt: skip
+def test_what_is_wrong_is_said_in_full(changes, words):
+    assert unreadable(a_body(**changes)) == words
+
+
+def test_the_longest_values_are_read():
+    assert read(a_body(agreement="a" * 512)).agreement_id == "a" * 512
+    longest = LICENCE + "x" * 600
+    assert read(a_body(licence=longest)).license_arn == longest

@@ -82,9 +82,15 @@ def test_an_expiry_that_does_not_parse_is_replaced(expiry):
     assert a_row(an_event(Kind.DEPROVISIONED), row=row).expiry == AT_ONE
 
 
-def test_an_earlier_expiry_in_another_zone_stands_as_it_is_written():
-    row = replace(a_row(an_event(Kind.DEPROVISIONED)), expiry="2026-11-28T13:30:00+01:00")
+@pytest.mark.parametrize("expiry", ["2026-11-28T13:30:00+01:00", "2026-11-28T14:00:00+01:00"])
+def test_an_expiry_that_is_not_later_stands_as_it_is_written_in_whatever_zone(expiry):
+    row = replace(a_row(an_event(Kind.DEPROVISIONED)), expiry=expiry)
     assert change_of(row, an_event(Kind.DEPROVISIONED)) is None
+
+
+def test_an_expiry_that_is_later_by_the_least_gives_way():
+    row = replace(a_row(an_event(Kind.DEPROVISIONED)), expiry="2026-11-28T13:00:00.000001Z")
+    assert a_row(an_event(Kind.DEPROVISIONED), row=row).expiry == AT_ONE
 
 
 def test_what_an_active_row_has_kept_of_an_earlier_window_does_not_count():
@@ -170,6 +176,24 @@ def test_a_licence_that_is_not_named_is_known_by_agreement_account_and_product(c
     row = Row(LICENCE, ACCOUNT, agreement_id=A, product_code="p")
     for kind in Kind:
         assert concerns(row, replace(an_event(kind, named=False), **changes)) is about
+
+
+@pytest.mark.parametrize("kind", [Kind.ENDED, Kind.AMENDED])
+@pytest.mark.parametrize(("of_row", "of_event", "about"), [
+    (A, A, True), (A, None, True), (None, B, True), (None, None, True), (A, B, False),
+])  # fmt: skip
+def test_what_is_said_of_an_agreement_is_nothing_to_a_named_licence_that_has_another_one(kind, of_row, of_event, about):
+    assert concerns(Row(LICENCE, ACCOUNT, agreement_id=of_row), an_event(kind, agreement=of_event)) is about
+
+
+@pytest.mark.parametrize("order", [[A, B], [B, A]])
+def test_of_two_agreements_of_one_instant_the_greater_text_stands(order):
+    assert a_row(*(an_event(Kind.UPDATED, agreement=each) for each in order)).agreement_id == B
+
+
+def test_a_value_that_others_took_out_is_set_again_by_the_event_that_it_was_of():
+    row = Row(LICENCE, ACCOUNT, set_at={"agreement_id": NOON})
+    assert a_row(an_event(Kind.UPDATED, agreement="A"), row=row).agreement_id == "A"
 
 
 MINUTES = st.integers(0, 6)

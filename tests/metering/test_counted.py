@@ -1,5 +1,6 @@
 """After a commit: lost clean-up, repeated put, late usage, overwritten second, others' aggregates."""
 
+import zlib
 from decimal import Decimal
 
 import pytest
@@ -130,6 +131,11 @@ def test_digests_are_equal_for_equal_allocations_alone(one, other):
 
 def test_a_full_hour_is_remembered_in_little():
     assert len(encode(count([a_usage(second, Decimal(second % 7)) for second in range(3600)]))) < 20_000
+
+
+def test_the_memory_is_json_without_a_blank():
+    remembered = encode(count([a_usage(7, Decimal("1.50")), a_usage(5, Decimal(2))]))
+    assert zlib.decompress(remembered) == b'[[5,"2",""],[7,"1.5",""]]'
 
 
 seconds_with_quantities = st.dictionaries(st.integers(0, 9), st.integers(0, 3), max_size=10)

@@ -14,11 +14,13 @@ from metering_dagster.metering.groups import (
     MAX_ITEM_BYTES,
     Aggregate,
     Outcome,
+    Verdict,
     belongs,
     fold,
     group_fault,
     item_bytes,
     judge_group,
+    judge_pending,
 )
 from metering_dagster.metering.quantities import Allocation, number_text
 from metering_dagster.metering.reasons import GROUP_REASONS, RawStatus, Reason
@@ -138,7 +140,7 @@ def test_a_bad_row_alone_is_rejected_and_leaves_nothing(last_call):
 @pytest.mark.case("zero_waits")
 def test_a_zero_waits_for_a_later_row_until_the_last_call():
     zeros = [a_row(second, Decimal("0.0")) for second in range(3)]
-    assert judged(*zeros).outcome is Outcome.ZERO
+    assert judged(*zeros) == Verdict(Outcome.ZERO, usages=judge_pending(zeros, DECIMAL)[1])
     assert judged(*zeros, a_row(9, Decimal(2))).aggregate == an_aggregate(2)
     assert judged(*zeros, last_call=True).aggregate == an_aggregate(0)
 
@@ -410,6 +412,14 @@ def test_an_item_just_below_400_kb_is_billed():
     assert group_fault(Aggregate(key, Decimal(most), longest_allocations(most)), NOW, DECIMAL) is None
     over = Aggregate(key, Decimal(most + 1), longest_allocations(most + 1))
     assert group_fault(over, NOW, DECIMAL) is Reason.AGGREGATE_TOO_LARGE
+
+
+def test_an_item_of_exactly_400_kb_is_billed():
+    parts = [Allocation(((f"{number:04}", "v" * 200),), Decimal(1)) for number in range(1500)]
+    for missing in (MAX_ITEM_BYTES - item_bytes(an_aggregate(allocations=tuple(parts))), 1):
+        parts[0] = Allocation((("0000", parts[0].tags[0][1] + "v" * missing),), Decimal(1))
+        fault = group_fault(an_aggregate(allocations=tuple(parts)), NOW, DECIMAL)
+        assert fault is (None if missing > 1 else Reason.AGGREGATE_TOO_LARGE)
 
 
 def one_tagged(count, length):

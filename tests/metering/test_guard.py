@@ -58,3 +58,11 @@ def test_the_grace_opens_an_hour_of_the_previous_month_before_its_lock_is_over()
 @pytest.mark.parametrize("back", [1, 2, 23, 24, 29, 400])
 def test_an_hour_whose_lock_is_over_is_not_refused_even_past_its_window(back):
     refuse_open_hour(NOW.replace(minute=0, second=0) - back * HOUR, NOW, 1)
+
+
+def test_a_refusal_says_what_is_what_was_left_and_what_to_do():
+    assert refusal("2026-11-28T09", lock=4) == (
+        "2026-11-28T09 is still open for late usage until 2026-11-28T13:00Z (METERING_LOCK_HOURS=4). "
+        "Nothing was read or written. "
+        "Run it again then, or set ignore_lock: true in the run's config to bill it now, for good."
+    )
