@@ -15,6 +15,7 @@ from metering_dagster.billing.cells import (
     Tenant,
     cells_of,
     digest,
+    key_of,
     newest_of_days,
     states_of_days,
 )
@@ -120,3 +121,8 @@ def test_the_newest_stamp_of_a_day_is_that_of_all_its_cells(stamps):
 def test_a_digest_is_short_and_tells_where_a_text_ends():
     assert len(digest(["a"])) == 12
     assert digest(["ab", "c"]) != digest(["a", "bc"])
+
+
+def test_identifiers_are_compared_without_case_and_blanks_at_their_end():
+    assert key_of("RG-Prod  ") == "rg-prod"
+    assert key_of(" a\t") == " a\t"

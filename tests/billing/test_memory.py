@@ -80,8 +80,14 @@ def test_a_cursor_of_another_version_is_a_first_look():
 
 
 def test_no_cursor_is_a_first_look():
-    assert read(None)[0] is None
-    assert "first look" in read(None)[1]
+    assert read(None) == (None, "The first look: every day of the horizon that has rows is asked for.")
+
+
+def test_a_cursor_that_cannot_be_read_says_what_becomes_of_it():
+    assert read("no cursor")[1] == (
+        "The sensor's cursor cannot be read, so looking starts anew: every day of the horizon that has rows is asked "
+        "for. Days that have left the horizon since the last look are not."
+    )
 
 
 @pytest.mark.parametrize(("number", "most"), [(33, 4096), (93, 16384)])
@@ -91,6 +97,7 @@ def test_a_cursor_is_small(number, most):
     marks, sums = dict.fromkeys(Signal, NOON), dict.fromkeys(horizon, digest)
     full = Memory(NOON, digest, marks, marks, sums, NOON, sums, frozenset(horizon), dict.fromkeys(horizon, NOON))
     assert len(write(full)) < most
+    assert " " not in write(full)
 
 
 def test_a_beginning_can_be_remembered():

@@ -48,6 +48,14 @@ def test_those_are_compared_whose_turn_it_is_and_no_more_than_a_look_may(suspect
     assert found == sorted(found, key=rank.__getitem__)
 
 
+def test_a_days_turn_comes_at_the_instant_and_no_earlier():
+    for day, every in ((TODAY, timedelta(hours=1)), (FIRST, timedelta(hours=24))):
+        compared = dict.fromkeys(HORIZON, NOON) | {day: NOON - every}
+        assert to_compare((), compared, HORIZON, (), at=NOON, rules=RULES) == [day]
+        compared[day] += timedelta(microseconds=1)
+        assert to_compare((), compared, HORIZON, (), at=NOON, rules=RULES) == []
+
+
 @settings(max_examples=10)
 @given(st.integers(0, 92), st.integers(1, 5), st.lists(days, max_size=3))
 def test_every_day_is_compared_within_a_day_however_many_there_are(older, minutes, suspects):

@@ -20,6 +20,12 @@ def test_a_reading_that_found_nothing_leaves_the_mark(mark, now):
     assert advanced(mark, [], now, RULES) == mark
 
 
+@given(st.none() | st.just(NOON - timedelta(days=3)), st.lists(instants, min_size=1), instants)
+def test_a_mark_follows_the_newest_stamp_up_to_what_has_settled(mark, stamps, now):
+    newest = min(max(stamps), now - RULES.settle)
+    assert advanced(mark, stamps, now, RULES) == (newest if mark is None else max(mark, newest))
+
+
 @given(instants, st.lists(instants), instants)
 def test_a_mark_never_goes_back(mark, stamps, now):
     assert advanced(mark, stamps, now, RULES) >= mark

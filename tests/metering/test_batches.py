@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from metering_dagster.hours import HOUR, LAST_OFFSET, offset_of
 from metering_dagster.metering.batches import Batch, Lane, Products, cut_batches
 from metering_dagster.metering.groups import Aggregate
-from metering_dagster.metering.records import api_record, identity
+from metering_dagster.metering.records import api_record, identity, record_bytes
 from tests.metering.builders import (
     ACCOUNT,
     DECIMAL,
@@ -70,6 +70,21 @@ def test_two_records_share_a_call_up_to_1_mb_and_no_further():
         calls.append(len(batches))
     assert calls == sorted(calls)
     assert set(calls) == {1, 2}
+
+
+@pytest.mark.parametrize("quantities", [DECIMAL, INTEGER])
+def test_a_call_is_full_at_the_byte(quantities):
+    small = an_aggregate(dimension="a")
+
+    def large(length):
+        return an_aggregate(dimension="z" * length)
+
+    def counted(record):
+        return record_bytes(api_record(record, quantities)) + len(", ")
+
+    full = 1_000_000 - 512 - counted(small) - counted(large(0))
+    assert len(cut(small, large(full - 1), quantities=quantities)) == 1
+    assert len(cut(small, large(full), quantities=quantities)) == 2
 
 
 def test_a_record_that_fills_a_call_by_itself_still_goes():

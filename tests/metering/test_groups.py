@@ -414,6 +414,10 @@ def test_an_item_just_below_400_kb_is_billed():
     assert group_fault(over, NOW, DECIMAL) is Reason.AGGREGATE_TOO_LARGE
 
 
+def test_a_customers_identifier_counts_for_the_size():
+    assert item_bytes(an_aggregate(customer_identifier="1234")) == item_bytes(an_aggregate()) + 4
+
+
 def test_an_item_of_exactly_400_kb_is_billed():
     parts = [Allocation(((f"{number:04}", "v" * 200),), Decimal(1)) for number in range(1500)]
     for missing in (MAX_ITEM_BYTES - item_bytes(an_aggregate(allocations=tuple(parts))), 1):
