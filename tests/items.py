@@ -44,6 +44,12 @@ class Item:
         return str(self.values["customerAWSAccountId_dimension_timestamp"]["S"])
 
 
+def filled_up(item: Item, room: int) -> Item:
+    """The item, so large that no more than about `room` bytes go in: DynamoDB takes 400 KB."""
+    size = sum(len(name) + len(str(next(iter(value.values())))) for name, value in item.values.items())
+    return Item(item.table, {**item.values, "filler": {"S": "x" * (400 * 1024 - size - room)}})
+
+
 def plain(values: Mapping[str, Any]) -> dict[str, Any]:
     """A typed item with plain values; numbers are exact decimals."""
     return {name: dynamodb.plain(value) for name, value in values.items()}

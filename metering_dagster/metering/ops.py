@@ -145,6 +145,9 @@ def aggregate_groups(context: dg.OpExecutionContext, config: HourConfig, hour: s
 
         with Telling(context, deployment, hour) as tell:
             done = aggregate(deployment.tables, part, tell)
+            unfinished = visit.not_folded(hour, done)
+            # The steps that submit do not come to their turn then.
+            sent = visit.send_the_rest(deployment, hour, licences, done, tell) if unfinished else ""
         for note in done.notes:
             context.log.warning(note)
         if licences is Whose.EVERYBODY:
@@ -155,9 +158,8 @@ def aggregate_groups(context: dg.OpExecutionContext, config: HourConfig, hour: s
             # Nobody looks at the hour's checks before its own run, which may come hours after the flush.
             context.log_event(checks.late_in_flush(hour, done))  # type: ignore[arg-type]  # it does take one
         shown = metadata.of_aggregation(deployment.mode, done)
-        unfinished = visit.not_folded(hour, done)
         if unfinished is not None:
-            raise dg.Failure(str(unfinished), metadata=shown)
+            raise dg.Failure(f"{unfinished}{sent}", metadata=shown)
         yield dg.Output(None, "result", metadata=shown)
 
 

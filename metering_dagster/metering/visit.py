@@ -1,15 +1,17 @@
 """One visit of an hour: may it begin, and what has it left undone (no Dagster).
 
-Belongs here: the guards before the steps of a visit, and in words why one is not through. Does not: the steps
-(discovery, aggregation, submission), what a person sees of them (ops).
+Belongs here: the guards before the steps of a visit, in words why one is not through, and what is done all the same.
+Does not: the steps (discovery, aggregation, submission), what a person sees of them (ops).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 from metering_dagster import hours
-from metering_dagster.errors import LeftPendingError
+from metering_dagster.errors import LeftPendingError, MeteringError
+from metering_dagster.ledger.entries import Entry
 from metering_dagster.metering.guard import refuse_open_hour
 from metering_dagster.metering.windows import Whose
 
@@ -59,12 +61,12 @@ def closed_hour(tables: "Tables", part: "Slice", now: datetime) -> str | None:
 
 
 def not_folded(bucket: str, done: "Aggregation") -> LeftPendingError | None:
-    """In words, why a fold of the hour is not through, so that nothing may be submitted on it; None if it is."""
+    """In words, why a fold of the hour is not through, so that its run must fail; None if it is."""
     if done.unsettled:
         return LeftPendingError(
             f"{len(done.unsettled)} groups of {bucket} are still pending: their rows changed each time they were "
             f"read, or DynamoDB refuses an item of theirs. The first: {done.unsettled[0]}. Everything else was "
-            "done; run the hour again."
+            "committed; run the hour again."
         )
     if done.closed:
         return LeftPendingError(
@@ -74,10 +76,33 @@ def not_folded(bucket: str, done: "Aggregation") -> LeftPendingError | None:
     if done.hidden:
         return LeftPendingError(
             f"{len(done.hidden)} groups of {bucket} were committed, but the index metering_pending of the aggregated "
-            f"table does not show them yet, the first: {done.hidden[0]}. Submitting now would miss them: run the "
-            "hour again."
+            f"table does not show them yet, the first: {done.hidden[0]}. A submission now misses them: run the hour "
+            "again."
         )
     return None
+
+
+def send_the_rest(
+    deployment: "Deployment", bucket: str, whose: Whose, done: "Aggregation", tell: Callable[[Entry], None]
+) -> str:
+    """Send what of the hour is committed although its fold is not through: what is wrong with one group must not cost
+    the others their bill. In words, what came of it, as a sentence behind those of `not_folded`.
+    """
+    from metering_dagster.metering.submission import Submission, pending_windows, reject_unsendable
+
+    if done.closed or not deployment.tables.writes:
+        return ""
+    part, _ = deployment.slice_of(hours.parse_bucket(bucket), whose)
+    try:
+        for window in pending_windows(deployment.tables, part):
+            reject_unsendable(deployment.tables, window, Submission(), tell)
+        sent = deployment.submitter(tell, urgent=whose is Whose.DEPROVISIONING).submit(part)
+    except MeteringError as error:
+        return f" Sending the others failed as well: {error}"
+    left = left_pending(bucket, sent, deployment.settings.now())
+    return (
+        f" {left}" if left else f" Of the others, {sent.by_status.get('Success', 0)} records were billed in this run."
+    )
 
 
 def still_pending(tables: "Tables", bucket: str) -> int:

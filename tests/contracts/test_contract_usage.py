@@ -10,7 +10,7 @@ from metering_dagster.metering.rows import GroupKey, RowEnd
 from tests.conftest import MINISTACK
 from tests.contracts.engines import deviates
 from tests.contracts.late_index import indexes_stand_still
-from tests.items import ACCOUNT, DIMENSION, HOUR, LICENCE, OTHER_LICENCE, Item, a_usage, some_usage
+from tests.items import ACCOUNT, DIMENSION, HOUR, LICENCE, OTHER_LICENCE, a_usage, filled_up, some_usage
 
 KEY = GroupKey(LICENCE, ACCOUNT, DIMENSION, parse_bucket(HOUR))
 
@@ -77,17 +77,11 @@ def test_rows_of_one_licence_are_all_found_and_no_others(world, usage, page):
     assert len(list(usage.pending_rows(HOUR))) == 13
 
 
-def grown(row: Item, size: int) -> Item:
-    """The row, filled up so far that its end does not go in."""
-    taken = sum(len(name) + len(str(next(iter(value.values())))) for name, value in row.values.items())
-    return Item(row.table, {**row.values, "filler": {"S": "x" * (size - taken - 20)}})
-
-
 @pytest.mark.parametrize("beside", [1, 120])
 def test_a_row_whose_end_does_not_go_in_keeps_no_neighbour_from_its_own(world, usage, request, beside):
     deviates(request, MINISTACK, "lets an update in a transaction grow an item past 400 KB")
     world.put(*some_usage(*["1"] * beside))
-    world.put(grown(a_usage(beside), 400 * 1024))
+    world.put(filled_up(a_usage(beside), 20))
     ends = [RowEnd(row, RawStatus.AGGREGATED, "why") for row in usage.group_rows(KEY)]
     assert usage.write(ends, world.clock.now) == [True] * beside + [False]
     assert world.row_statuses() == {"Aggregated": beside, "pending": 1}

@@ -28,7 +28,7 @@ from metering_dagster.licenses.flush_plan import hours_to_flush
 from metering_dagster.licenses.flush_search import pending_hours
 from metering_dagster.licenses.wiring import events_queue_of, subscribers_of
 from metering_dagster.metering import visit
-from metering_dagster.metering.aggregation import aggregate
+from metering_dagster.metering.aggregation import Aggregation, aggregate
 from metering_dagster.metering.deployment import Deployment
 from metering_dagster.metering.discovery import discover
 from metering_dagster.metering.submission import Submission, pending_windows, reject_unsendable
@@ -125,8 +125,7 @@ def _meter_hour(deployment: Deployment, bucket: str) -> LastRun | None:
     part = _begin(deployment, bucket, whose)
     if part is None:
         return None
-    folded = aggregate(deployment.tables, part)
-    _raise(visit.not_folded(bucket, folded))
+    folded = _fold(deployment, bucket, whose, part)
     _submit(deployment, bucket, whose)
     tables = deployment.tables
     pending = visit.still_pending(tables, bucket)
@@ -157,8 +156,17 @@ def _flush_hour(deployment: Deployment, bucket: str) -> None:
     part = _begin(deployment, bucket, whose)
     if part is None:
         return
-    _raise(visit.not_folded(bucket, aggregate(deployment.tables, part)))
+    _fold(deployment, bucket, whose, part)
     _submit(deployment, bucket, whose)
+
+
+def _fold(deployment: Deployment, bucket: str, whose: Whose, part: Slice) -> Aggregation:
+    done = aggregate(deployment.tables, part)
+    unfinished = visit.not_folded(bucket, done)
+    if unfinished is not None:
+        visit.send_the_rest(deployment, bucket, whose, done, lambda entry: None)
+        raise unfinished
+    return done
 
 
 def _begin(deployment: Deployment, bucket: str, whose: Whose) -> Slice | None:

@@ -138,7 +138,7 @@ def meter_hour(doing: Doing, bucket: str, memory: Memory) -> None:
         _discover(doing, beginning.part)
         beginning = visit.begin(doing.deployment, bucket, whose)
     if beginning.closed is None:
-        done = _fold(doing, bucket, beginning.part)
+        done = _fold(doing, bucket, beginning.part, whose)
         memory.held_rows, memory.zero_rows = done.held_rows, done.zero_rows
         beginning = visit.begin(doing.deployment, bucket, whose)
     else:
@@ -172,7 +172,7 @@ def flush(doing: Doing) -> None:
 
 def _flush_hour(doing: Doing, bucket: str) -> None:
     deployment, whose = doing.deployment, Whose.DEPROVISIONING
-    for step in (_discover, lambda doing, part: _fold(doing, bucket, part)):
+    for step in (_discover, lambda doing, part: _fold(doing, bucket, part, whose)):
         beginning = visit.begin(deployment, bucket, whose)
         if beginning.closed is not None:
             return
@@ -191,7 +191,7 @@ def _discover(doing: Doing, part: Any) -> None:
     doing.says(str(metadata.of_discovery(doing.deployment.mode, found)))
 
 
-def _fold(doing: Doing, bucket: str, part: Any) -> Any:
+def _fold(doing: Doing, bucket: str, part: Any, whose: Whose) -> Any:
     doing.before_fold = doing.deployment.kernel.now
     done = aggregate(doing.deployment.tables, part, doing.entries.append)
     _say(doing, [*done.notes, *done.unsettled, *done.hidden])
@@ -201,6 +201,8 @@ def _fold(doing: Doing, bucket: str, part: Any) -> Any:
         doing.errand.troubles.append(
             "the index was behind" if done.hidden else "the hour closed" if done.closed else "rivals"
         )
+        sent = visit.send_the_rest(doing.deployment, bucket, whose, done, doing.entries.append)
+        doing.says(f"{unfinished}{sent}")
         raise unfinished
     return done
 
