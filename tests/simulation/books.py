@@ -87,6 +87,17 @@ class Commit:
     counted: Mapping[int, tuple[Decimal, str]]
     """Quantity and allocations by second."""
 
+    @property
+    def allocations(self) -> str:
+        """What its record is to say of allocations: those of all rows, and the untagged rest where some have any."""
+        if not any(allocations for _, allocations in self.counted.values()):
+            return ""
+        sums: dict[str, Decimal] = {}
+        for quantity, allocations in self.counted.values():
+            for tags, part in json.loads(allocations) if allocations else [["[]", str(quantity)]]:
+                sums[tags] = sums.get(tags, Decimal(0)) + Decimal(part)
+        return _canonical({tags: part for tags, part in sums.items() if part or tags != "[]"})
+
 
 @dataclass(slots=True)
 class GroupBook:
@@ -100,6 +111,8 @@ class GroupBook:
     direct: list[tuple[float, Decimal, str | None]] = field(default_factory=list)
     """Aggregates that the seller wrote: when, how much, what is wrong with it."""
     billed: list[tuple[float, Decimal]] = field(default_factory=list)
+    receipt: str = ""
+    """Of the bill's line."""
     answers: set[str] = field(default_factory=set)
     """What the service said of its record."""
     refusals: set[str] = field(default_factory=set)
@@ -229,4 +242,8 @@ def canonical(allocations: Sequence[Mapping[str, Any]] | None) -> str:
     for each in allocations:
         tags = json.dumps(sorted((tag["Key"], tag["Value"]) for tag in each.get("Tags", [])))
         sums[tags] = sums.get(tags, Decimal(0)) + Decimal(str(each["AllocatedUsageQuantityAsDecimal"]))
+    return _canonical(sums)
+
+
+def _canonical(sums: Mapping[str, Decimal]) -> str:
     return json.dumps(sorted((tags, str(quantity.normalize())) for tags, quantity in sums.items()))

@@ -86,6 +86,10 @@ class Market:
         for _ in range(2):
             self._put("no event at all" if self.chance.random() < 0.5 else json.dumps({"detail-type": UPDATED}), start)
 
+    def is_buried(self, buyer: tuple[str, str]) -> bool:
+        """Whether an event of its end was received so often in vain that it lies in the dead-letter queue."""
+        return any(DEPROVISIONED in body and buyer[1] in body for body in self.queues.bodies(_DEAD))
+
     def _end(self, buyer: Buyer, at: float) -> None:
         chance = self.chance
         at = float(int(at))

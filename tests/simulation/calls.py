@@ -11,7 +11,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
-from tests.simulation.books import Books, GroupBook, bucket_of, is_billable, moment
+from tests.simulation.books import Books, GroupBook, bucket_of, canonical, is_billable, moment
 from tests.simulation.judge import A_MOMENT, Judge, Violation
 from tests.simulation.kernel import Kernel
 from tests.simulation.memory import MemoryMarketplace
@@ -96,6 +96,9 @@ class Teller:
         group.log.append(f"{moment(now)} {errand.name}: sent {quantity}")
         if not _is_known(group, quantity):
             raise Violation("a", f"{errand.name} sent {quantity}, which is not what was committed", group)
+        allocations = canonical(record.get("UsageAllocations"))
+        if allocations != (group.commit.allocations if group.commit is not None else ""):
+            raise Violation("a", f"{errand.name} sent other allocations than were committed: {allocations}", group)
 
     def _new_lines(self, errand: Errand) -> None:
         lines = self.marketplace.books.lines
@@ -109,6 +112,7 @@ class Teller:
             if group.billed:
                 raise Violation("a", f"{errand.name} had a group and hour billed twice", group)
             group.billed.append((self.kernel.now, quantity))
+            group.receipt = line.metering_record_id
             group.log.append(f"{moment(self.kernel.now)} {errand.name}: billed {quantity}")
         self._lines = len(lines)
 

@@ -6,7 +6,7 @@ decisions (its own ticks).
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 
@@ -70,7 +70,10 @@ class Tick:
     asked: bool
     reason: str
     run: Run | None = None
-    troubles: list[str] = field(default_factory=list)
+    due: float = 0.0
+    """The instant that it goes by; it comes a little later, and much later where every call is slow."""
+    was_running: bool = False
+    """Whether a run of this hour was queued or under way, at its beginning or at its end."""
 
 
 class Daemon:
@@ -122,7 +125,7 @@ class Daemon:
             self.kernel.sleep(self.chance.uniform(0, seconds))
             while True:
                 if not self.plan.is_away(self.kernel.now):
-                    errand.troubles, errand.started = [], self.kernel.now
+                    errand.started = self.kernel.now
                     look(deployment, errand)
                 self.kernel.sleep(errand.started + seconds - self.kernel.now)
                 errand.started = self.kernel.now
@@ -156,13 +159,13 @@ class Daemon:
         until = self.kernel.now + _PROBE_SECONDS
         for hour in ticks.hours_of_tick(offset, tick_at):
             bucket = hours.bucket(hour)
-            errand.troubles = []
-            began = self.kernel.now
+            began, was_running = self.kernel.now, self.is_running(bucket)
             decision = ticks.decide(
                 hour, tick_at, deployment.settings.lock_hours, _HourEvidence(self, deployment, bucket, until)
             )
             self.says(decision.reason)
-            tick = Tick(began, decision.run, decision.reason, troubles=list(errand.troubles))
+            tick = Tick(began, decision.run, decision.reason, due=tick_at.timestamp())
+            tick.was_running = was_running or self.is_running(bucket)
             self.ticks.setdefault(bucket, []).append(tick)
             if decision.run:
                 tick.run = self.ask(self._hour_run(bucket, "regular"))
@@ -197,7 +200,6 @@ class Daemon:
             tick.asked, tick.reason = True, "could not look"
         else:
             tick.asked, tick.reason = need.pending is not None, f"{need.windows} windows, pending: {need.pending}"
-        tick.troubles = list(errand.troubles)
         if tick.asked:
             tick.run = self.ask(Run("flush_deprovisioning", "deprovision", runs.flush))
 

@@ -16,8 +16,10 @@ from typing import Any
 from tests.simulation.books import (
     Books,
     Commit,
+    Group,
     GroupBook,
     Row,
+    canonical,
     is_billable,
     is_last_call,
     moment,
@@ -62,6 +64,8 @@ class Judge:
         self.on_loss: Callable[[GroupBook, float], None] = lambda group, since: None
         """Asked of everything that ends unbilled, since when it was there."""
         self._changes: list[Change] = []
+        self._beside_a_total: dict[Group, GroupBook] = {}
+        """Whose rows were called counted, though the group's total is its seller's own."""
 
     # What is heard.
 
@@ -87,6 +91,9 @@ class Judge:
                     self._aggregate(errand, before, after, counted)
             else:
                 self._subscriber(errand, before, after)
+        for group in self._beside_a_total.values():
+            _completes_the_total(errand, group)
+        self._beside_a_total.clear()
 
     # Raw rows.
 
@@ -142,6 +149,7 @@ class Judge:
         if group.commit is None:
             if not group.direct:
                 raise Violation("c", f"{errand.name} called a row counted whose group was never committed", group)
+            self._beside_a_total[group.name] = group
             return
         content = (version.quantity, version.allocations)
         if row.second is None or group.commit.counted.get(row.second) != content:
@@ -209,6 +217,11 @@ class Judge:
         reason = after.get("meteringStatusReason", {}).get("S", "")
         group.log.append(f"{moment(self.kernel.now)} {errand.name}: the record is {status} {reason}".rstrip())
         group.status = status
+        receipt = _text(after, "meteringRecordId")
+        if status == "Success" and (receipt is None or receipt != group.receipt):
+            raise Violation(
+                "a", f"{errand.name} wrote Success with the receipt {receipt}; it is {group.receipt}", group
+            )
         self._record_ended(errand, group, status, reason, _quantity(after))
 
     def _record_ended(
@@ -258,6 +271,10 @@ class Judge:
         if sum(stated.values()) != quantity:
             raise Violation("a", f"{errand.name} committed {quantity}; its rows sum to {sum(stated.values())}", group)
         group.commit = Commit(now, read_at[0], errand.name, quantity, due)
+        stored = after.get("usageAllocations")
+        if canonical(None if stored is None else _plain(stored)) != group.commit.allocations:
+            words = f"{errand.name} committed other allocations than its rows have: {group.commit.allocations}"
+            raise Violation("a", words, group)
         self._was_due(errand, group, read_at[1], quantity)
 
     def _was_due(self, errand: Errand, group: GroupBook, read_at: float, quantity: Decimal) -> None:
@@ -323,6 +340,27 @@ def _due(
     if set(stated) - set(due):
         raise Violation("a", f"{errand.name} counted seconds in which nobody wrote: {set(stated) - set(due)}", group)
     return due
+
+
+def _completes_the_total(errand: Errand, group: GroupBook) -> None:
+    """Rows beside a seller's own total are its missing part only where they and all counted before add up to it."""
+    licence, *parts = group.name
+    read_at, _ = errand.reads.get((licence, "#".join(parts)), (0.0, 0.0))
+    if any(version.at >= read_at for row in group.rows.values() for version in row.versions):
+        return  # its seller wrote on meanwhile: what was read no longer stands there
+    there = [row.now for row in group.rows.values() if row.now.is_good]
+    found = sum((v.quantity for v in there if v.ended_at is None or v.status == "Aggregated"), Decimal(0))
+    if found not in {quantity for _, quantity, _ in group.direct}:
+        words = f"{errand.name} called rows counted, and with them it is {found}, which is no total of its seller's"
+        raise Violation("c", words, group)
+
+
+def _plain(typed: Mapping[str, Any]) -> Any:
+    """A typed value without its types, as far as allocations have them."""
+    (kind, value), *_ = typed.items()
+    if kind == "L":
+        return [_plain(each) for each in value]
+    return {name: _plain(each) for name, each in value.items()} if kind == "M" else value
 
 
 def _quantity(item: Mapping[str, Any]) -> Decimal | None:

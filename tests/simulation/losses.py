@@ -40,6 +40,7 @@ _IN_HAND = 400.0
 _TICKING = 1800.0
 """For how many seconds the ticks of an hour may be at it, when every call is slow."""
 _DAY = 24 * HOUR
+_FLUSH = "flush_deprovisioning"
 _VISIBLE = 61.0
 """After so many seconds every index shows what was written."""
 
@@ -84,16 +85,40 @@ class Losses:
             if not record and self._waits(group, tick.at):
                 continue
             if not tick.asked:
-                if _is_no_answer(tick.reason):
+                if self._had_no_turn(bucket, tick):
                     continue
                 words = f"the tick at {moment(tick.at)} saw nothing to do: {tick.reason}"
                 raise Violation("d", f"usage ended unbilled though it was there when {words}", group)
             run = tick.run
-            if run is not None and run.is_undisturbed and run.ended and is_billable(bucket, run.ended):
+            undisturbed = run is not None and run.is_undisturbed and not self._met_others(run, group)
+            if run is not None and undisturbed and run.ended and is_billable(bucket, run.ended):
                 words = f"the run of {moment(run.started or 0)} took its hour through undisturbed: {run.failure}"
                 raise Violation("d", f"usage ended unbilled though {words}", group)
             disturbed += 1
         self.lost.append(Loss(group, quantity, self._why(bucket, start, disturbed)))
+
+    def _had_no_turn(self, bucket: str, tick: Tick) -> bool:
+        """Whether a tick was right not to ask: by the hour policy, because of a run, or because nothing had changed."""
+        if tick.was_running or tick.due < opens(bucket, self.plan.lock) or not is_billable(bucket, tick.due):
+            return True
+        return "as the last run left them" in tick.reason and not is_last_call(bucket, tick.due)
+
+    def _met_others(self, run: Run, group: GroupBook) -> bool:
+        """Whether somebody else was at the group while the run was: its seller, another run, or an index far behind."""
+        assert self.daemon is not None
+        since, until = run.started or 0.0, run.ended or self.kernel.now
+        versions = [version for row in group.rows.values() for version in row.versions]
+        writes = [at for version in versions for at in (version.at, version.placed_at)]
+        writes += [at for at, _, _ in group.direct]
+        spans = [*self.plan.behind]
+        spans += [
+            (other.started, other.ended or until)
+            for other in self.daemon.runs
+            if other is not run and other.started and (other.bucket == group.name[3] or other.job == _FLUSH)
+        ]
+        return any(since - _VISIBLE <= at <= until for at in writes) or any(
+            start <= until and end >= since for start, end in spans
+        )
 
     def _was_looked_at(self, group: GroupBook, start: float) -> None:
         """Every hour that the system was there in, some tick looks at each hour that can be billed."""
@@ -143,7 +168,8 @@ class Losses:
             left = [row for row in group.rows.values() if _is_left(row.now, run.bucket, seen)]
             if not left or (_was_held(group, start, now) and not is_last_call(run.bucket, start)):
                 continue
-            if group.good_sum(now) == 0 and not is_last_call(run.bucket, start):
+            sums = {group.good_sum(start), group.good_sum(now)}  # its seller may write on while the run reads
+            if 0 in sums and not is_last_call(run.bucket, start):
                 continue
             raise Violation("d", f"{run.job} of {run.bucket} is green, and left {len(left)} rows pending", group)
 
@@ -197,7 +223,8 @@ class Losses:
             words = f"the look at {moment(tick.at)} found nothing to flush: {tick.reason}"
             raise Violation("e", f"a deprovisioned licence's usage was not billed, though {words}", group)
         run = tick.run
-        if run is not None and run.is_undisturbed and run.ended and run.ended <= end:
+        undisturbed = run is not None and run.is_undisturbed and not self._met_others(run, group)
+        if run is not None and undisturbed and run.ended and run.ended <= end:
             words = f"the flush of {moment(run.started or 0)} was undisturbed: {run.failure}"
             raise Violation("e", f"a deprovisioned licence's usage was not billed, though {words}", group)
 
@@ -274,6 +301,10 @@ class Losses:
                 totals[name] = totals.get(name, Decimal(0)) + quantity
                 sums[name] += 1
         parts = sum((q for name, q in totals.items() if name != "used"), Decimal(0))
+        for buyer, ending in self.market.endings.items():
+            if not self.judge.windows.get(buyer) and not self.market.is_buried(buyer):
+                words = f"the events of {moment(ending.at)} opened no flush window, and no dead-letter queue holds one"
+                raise Violation("e", f"a licence was deprovisioned: {words}")
         if totals.get("used", Decimal(0)) != parts:
             raise Violation("c", f"what was used is not what became of it: {totals}")
         return totals
@@ -351,13 +382,6 @@ class Losses:
         keys = (item["licenseArn"]["S"], item.get("customerAWSAccountId_dimension_timestamp", {}).get("S", ""))
         row = self.books.rows.get(keys)
         return self.books.groups.get(row.group) if row is not None and row.group is not None else None
-
-
-def _is_no_answer(reason: str) -> bool:
-    """Whether a tick said that it was not its turn, rather than that there was nothing to do."""
-    return any(words in reason for words in (
-        "queued or under way", "still open", "can no longer be billed", "as the last run left them",
-    ))  # fmt: skip
 
 
 def _is_left(version: Version, bucket: str, seen: float) -> bool:

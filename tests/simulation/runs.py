@@ -198,9 +198,6 @@ def _fold(doing: Doing, bucket: str, part: Any, whose: Whose) -> Any:
     doing.says(str(metadata.of_aggregation(doing.deployment.mode, done)))
     unfinished = visit.not_folded(bucket, done)
     if unfinished is not None:
-        doing.errand.troubles.append(
-            "the index was behind" if done.hidden else "the hour closed" if done.closed else "rivals"
-        )
         sent = visit.send_the_rest(doing.deployment, bucket, whose, done, doing.entries.append)
         doing.says(f"{unfinished}{sent}")
         raise unfinished

@@ -19,6 +19,8 @@ ATTEMPTS = {"tables": 3, "probe": 2, "queue": 2, "metering": 1}
 """How often the product's clients let the SDK try (aws.py)."""
 _PATIENCE = {"tables": 10.0, "probe": 3.0, "queue": 5.0, "metering": 20.0}
 """After how many seconds they give up on an answer."""
+FEW, FEW_CALLS = 2, 3
+"""So many conflicts of a run, and so many calls of the Metering API in a row, may be more than it can mend."""
 _RUSH_SECONDS = 60.0
 _SERVICES = {"tables": "dynamodb", "probe": "dynamodb", "queue": "sqs", "metering": "meteringmarketplace"}
 
@@ -31,7 +33,11 @@ class Errand:
     is_run: bool
     started: float
     troubles: list[str] = field(default_factory=list)
-    """Faults that the product saw, whatever it made of them."""
+    """What may have kept it from its work: faults that nothing less than another run mends."""
+    conflicts: int = 0
+    """Transactions that met another one; a single one is nothing that a run may fail at."""
+    failed_in_a_row: int = 0
+    """Calls of the Metering API of which something was left, one after the other; two are nothing either."""
     hid_messages: bool = False
     """An answer of the queue was lost on its way: what it brought is shown to nobody for a while."""
     process: Process | None = None
@@ -88,9 +94,20 @@ class Wire:
                 return answer
             done = done or answer
             if attempt >= ATTEMPTS[kind] or fault in ("conflict", "refused"):
-                errand.troubles.append(f"{fault} of {operation}")
+                self._trouble(errand, kind, fault, operation)
                 raise error
             kernel.sleep(chance.uniform(0.05, 0.5))
+
+    def _trouble(self, errand: Errand, kind: str, fault: str, operation: str) -> None:
+        """The caller sees this fault: does it excuse what is left undone, or has the product to see to it itself?"""
+        if fault == "conflict":
+            errand.conflicts += 1
+        if kind == "metering":
+            errand.failed_in_a_row += 1
+        passes = fault == "conflict" and errand.conflicts < FEW
+        passes = passes or (kind == "metering" and fault != "refused" and errand.failed_in_a_row < FEW_CALLS)
+        if not passes:
+            errand.troubles.append(f"{fault} of {operation}")
 
     def _effect(self, errand: Errand, kind: str, operation: str, request: Any, call: Call) -> Any:
         if operation == "TransactWriteItems":
@@ -121,6 +138,8 @@ class Wire:
             self.kernel.sleep(self.chance.uniform(0.001, 0.008))
             raise
         self.observer.carried_out(errand, kind, operation, request, answer, None)
+        if kind == "metering" and not answer["UnprocessedRecords"]:
+            errand.failed_in_a_row = 0
         return answer
 
     def _stubborn(self) -> float:
@@ -185,7 +204,7 @@ class Wire:
         """The service takes some of the records, and leaves the others."""
         records = request["UsageRecords"]
         left = [record for record in records if self.chance.random() < 0.5]
-        errand.troubles.append("unprocessed records")
+        self._trouble(errand, kind, "unprocessed records", operation)
         if len(left) == len(records):
             return {"Results": [], "UnprocessedRecords": left}
         taken = [record for record in records if record not in left]

@@ -10,7 +10,10 @@ from functools import partial
 
 from tests.simulation.planted.bugs import BUGS
 from tests.simulation.planted.edits import edited
+from tests.simulation.planted.more_bugs import MORE
 from tests.simulation.world import simulate
+
+ALL = {**BUGS, **MORE}
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,7 @@ class Find:
 
 def judged(bug: str | None, seed: int) -> tuple[str, str] | None:
     """The invariant that is broken in this world and the judge's words, or None. `bug` None: the product as it is."""
-    edits = [BUGS[bug]()] if bug else []
+    edits = [ALL[bug]()] if bug else []
     with edited(*edits):
         violation = simulate(seed).violation
     return (violation.invariant, violation.words) if violation else None
