@@ -1,6 +1,9 @@
 """What Dagster remembers of a partition, and of a job.
 
 Belongs here: looking up what an earlier run reported, and which runs there are. Does not: what it means.
+
+Not only our runs write there: whoever reaches the instance can report a materialisation with any metadata, and start a
+run with any tags. So what is not as our runs write it is unknown, and none of it is an error.
 """
 
 from collections.abc import Mapping
@@ -16,6 +19,9 @@ UNDER_WAY = [
     dg.DagsterRunStatus.CANCELING,
 ]
 """Of a run that is to come, or has not ended yet."""
+MOST_COUNTED = 10**9
+"""No hour has so many rows, and no Query of DynamoDB is limited to so many items."""
+Metadata = Mapping[str, dg.MetadataValue]
 
 
 def failed_at(instance: dg.DagsterInstance, job: str) -> datetime | None:
@@ -33,7 +39,7 @@ def is_under_way(instance: dg.DagsterInstance, job: str) -> bool:
 
 def last_materialization(
     instance: dg.DagsterInstance, asset: dg.AssetKey, partition: str
-) -> tuple[datetime, Mapping[str, dg.MetadataValue]] | None:
+) -> tuple[datetime, Metadata] | None:
     """When the partition was last materialised, and the metadata of that; None if it never was."""
     records = instance.fetch_materializations(
         dg.AssetRecordsFilter(asset_key=asset, asset_partitions=[partition]), limit=1
@@ -41,3 +47,18 @@ def last_materialization(
     if not records or records[0].asset_materialization is None:
         return None
     return datetime.fromtimestamp(records[0].timestamp, UTC), records[0].asset_materialization.metadata
+
+
+def text_of(shown: Metadata, name: str) -> str | None:
+    """The text of this name; None where there is none, or something else."""
+    found = shown.get(name)
+    return found.value if isinstance(found, dg.TextMetadataValue) else None
+
+
+def count_of(shown: Metadata, name: str) -> int | None:
+    """The count of this name, 0 where there is none; None where something else stands there, or no count is so large."""
+    found = shown.get(name)
+    if found is None:
+        return 0
+    value = found.value if isinstance(found, dg.IntMetadataValue) else None
+    return value if value is not None and 0 <= value <= MOST_COUNTED else None

@@ -17,8 +17,9 @@ from metering_dagster.billing.look import Ask, Looked, look
 from metering_dagster.billing.metadata import READ_AT, STATE
 from metering_dagster.billing.reconcile import Days, Reported
 from metering_dagster.errors import DamagedFileError, ReplacedMeanwhileError
-from metering_dagster.history import UNDER_WAY, last_materialization
-from metering_dagster.settings import Settings
+from metering_dagster.history import UNDER_WAY, last_materialization, text_of
+from metering_dagster.metering.windows import instant_of
+from metering_dagster.settings import Settings, shown_value
 
 if TYPE_CHECKING:
     from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
@@ -54,7 +55,8 @@ def billing_changes_sensor(
         before, said = memory.read(context.cursor)
         files = billing.files(context.instance.storage_directory())
         # Before the database is read: a run that begins or ends meanwhile is then one too many, and never one too few.
-        under_way, reported = _days_under_way(context.instance), _reported(context.instance, files)
+        warn = context.log.warning
+        under_way, reported = _days_under_way(context.instance, warn), _reported(context.instance, files, warn)
         with billing.database.reading() as reading:
             looked = look(
                 reading, before, billing.rules, reported=reported, under_way=under_way, partitions=_partitions(days)
@@ -87,12 +89,33 @@ def _partitions(days: dg.DailyPartitionsDefinition) -> Days:
     return Days(date.fromisoformat(first or today), date.fromisoformat(last or today))
 
 
-def _days_under_way(instance: dg.DagsterInstance) -> set[date]:
-    runs = instance.get_runs(dg.RunsFilter(job_name=JOB, statuses=UNDER_WAY))
-    return {date.fromisoformat(run.tags["dagster/partition"]) for run in runs if "dagster/partition" in run.tags}
+def _days_under_way(instance: dg.DagsterInstance, warn: Callable[[str], object]) -> set[date]:
+    days = set()
+    for run in instance.get_runs(dg.RunsFilter(job_name=JOB, statuses=UNDER_WAY)):
+        key = run.tags.get("dagster/partition")
+        day = None if key is None else _day_of(key)
+        if day is not None:
+            days.add(day)
+        elif key is not None:
+            warn(
+                f"Run {run.run_id} of {JOB} is under way for the partition {shown_value(key)}, which is no day. It was "
+                "left alone, and no day waits for it. Cancel it if nobody wants it."
+            )
+    return days
 
 
-def _reported(instance: dg.DagsterInstance, files: "DayFiles") -> Callable[[date], Reported | None]:
+def _day_of(key: str) -> date | None:
+    """The day whose partition has this key. Python reads other spellings of a day as well; they are no keys."""
+    try:
+        day = date.fromisoformat(key)
+    except ValueError:
+        return None
+    return day if day.isoformat() == key else None
+
+
+def _reported(
+    instance: dg.DagsterInstance, files: "DayFiles", warn: Callable[[str], object]
+) -> Callable[[date], Reported | None]:
     """What is known of a day's last materialisation. A day whose file is gone was never reported, whatever Dagster's
     records say: consumers read the files."""
     stored = files.generations()
@@ -100,8 +123,16 @@ def _reported(instance: dg.DagsterInstance, files: "DayFiles") -> Callable[[date
     def reported(day: date) -> Reported | None:
         found = last_materialization(instance, BILLING_CHANGES, day.isoformat()) if day in stored else None
         if found is None or READ_AT not in found[1] or STATE not in found[1]:
+            return None  # a person reports that it is materialised, and that is all
+        read_at, state = instant_of(text_of(found[1], READ_AT)), text_of(found[1], STATE)
+        if read_at is None or state is None:
+            warn(
+                f"The last materialisation of {day} has no instant as its {READ_AT} or no text as its {STATE}, so no "
+                "run of this project wrote it. The day counts as never reported. Its file was left as it is; its next "
+                "run writes both anew."
+            )
             return None
-        return Reported(datetime.fromisoformat(str(found[1][READ_AT].value)), str(found[1][STATE].value))
+        return Reported(read_at, state)
 
     return reported
 

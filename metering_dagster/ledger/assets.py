@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import dagster as dg
 
 from metering_dagster.errors import MeteringError
-from metering_dagster.history import last_materialization
+from metering_dagster.history import last_materialization, text_of
 from metering_dagster.masking import mask_text
 from metering_dagster.metering.deployment import Deployment
 from metering_dagster.metering.partitions import daily
@@ -173,4 +173,4 @@ def digest_of_day(ledger: "Ledger", day: str) -> str:
 
 def _last_digest(instance: dg.DagsterInstance, day: str) -> str:
     found = last_materialization(instance, REPORT, day)
-    return str(found[1][_DIGEST].value) if found and _DIGEST in found[1] else ""
+    return (text_of(found[1], _DIGEST) if found else None) or ""

@@ -3,12 +3,10 @@
 Belongs here: the looking up, for ticks and for whoever asks whether an hour is closed. Does not: what it means (ticks).
 """
 
-from collections.abc import Mapping
-
 import dagster as dg
 
 from metering_dagster.errors import MeteringError
-from metering_dagster.history import UNDER_WAY, last_materialization
+from metering_dagster.history import UNDER_WAY, Metadata, count_of, last_materialization, text_of
 from metering_dagster.metering.deployment import Deployment
 from metering_dagster.metering.metadata import PENDING_AGGREGATES
 from metering_dagster.metering.ticks import LastRun, Pending
@@ -24,6 +22,8 @@ class HourEvidence:
     ) -> None:
         """`until`, by `time.monotonic()`: what could not be counted by then is a look that fails."""
         self.instance, self.deployment, self.bucket, self.until = instance, deployment, bucket, until
+        self.doubts: list[str] = []
+        """What was found in the event log and not understood, in words for people."""
 
     def is_running(self) -> bool:
         """Whether a run of the hour is queued or under way."""
@@ -36,15 +36,34 @@ class HourEvidence:
         if found is None:
             return None
         ended, shown = found
-        if str(shown["mode"].value if "mode" in shown else "") != self.deployment.mode.value:
-            return None  # a run of another mode has closed nothing for this one
+        if text_of(shown, "mode") != self.deployment.mode.value:
+            return None  # a run of another mode, or a person who reports one, has closed nothing for this one
         held, zero = self._waiting_rows()
-        return LastRun(ended, held + zero, _number(shown, PENDING_AGGREGATES), zero_rows=zero)
+        (aggregates,) = self._counts(METERED, shown, PENDING_AGGREGATES)
+        return LastRun(ended, held + zero, aggregates, zero_rows=zero)
 
     def _waiting_rows(self) -> tuple[int, int]:
         """The rows that the last run itself held, and left waiting at zero; whatever else is pending came later."""
         found = last_materialization(self.instance, AGGREGATED, self.bucket)
-        return (_number(found[1], "held_rows"), _number(found[1], "zero_rows")) if found else (0, 0)
+        if found is None:
+            return 0, 0
+        held, zero = self._counts(AGGREGATED, found[1], "held_rows", "zero_rows")
+        return held, zero
+
+    def _counts(self, asset: dg.AssetKey, shown: Metadata, *names: str) -> list[int]:
+        """These counts of the metadata. Where one is none nothing is known to be left: then all that is pending is
+        work, and gets a run."""
+        counts = [count_of(shown, name) for name in names]
+        known = [count for count in counts if count is not None]
+        if len(known) == len(names):
+            return known
+        unknown = ", ".join(name for name, count in zip(names, counts, strict=True) if count is None)
+        self.doubts.append(
+            f"The last materialisation of {asset.to_user_string()} of {self.bucket} has no count as its {unknown}, so "
+            "no run of this project wrote it. All that is pending in the hour counts as new. Nothing was changed; the "
+            "next run of the hour writes it anew."
+        )
+        return [0] * len(names)
 
     def pending(self, expected: LastRun | None) -> Pending:
         """What is pending, counted one beyond what the last run left."""
@@ -60,8 +79,3 @@ class HourEvidence:
         except MeteringError as error:
             return Pending(0, 0, str(error))
         return Pending(rows, aggregates)
-
-
-def _number(shown: Mapping[str, dg.MetadataValue], name: str) -> int:
-    found = shown.get(name)
-    return int(str(found.value)) if found else 0

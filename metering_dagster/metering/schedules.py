@@ -61,7 +61,10 @@ def _schedule(
             if hour < first_hour:
                 reasons.append(f"{bucket} lies before the first partition.")
                 continue
-            decision = decide(hour, now, settings.lock_hours, HourEvidence(context.instance, metering, bucket, until))
+            evidence = HourEvidence(context.instance, metering, bucket, until)
+            decision = decide(hour, now, settings.lock_hours, evidence)
+            for doubt in evidence.doubts:
+                context.log.warning(doubt)
             reasons.append(decision.reason)
             if decision.run:
                 back = str(hours.offset_of(hour, now))

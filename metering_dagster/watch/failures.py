@@ -70,7 +70,8 @@ def is_settled(failed: FailedRun, now: float, retries_enabled: bool) -> bool:
     """Whether the failure stands: neither is the run retried, nor may that still be decided."""
     decided = failed.run.tags.get(_WILL_RETRY)
     if decided is None:
-        return not retries_enabled or now - failed.failed >= UNDECIDED_SECONDS
+        # A failure may be stamped by a clock that is ahead: far ahead, it would never be told.
+        return not retries_enabled or abs(now - failed.failed) >= UNDECIDED_SECONDS
     return decided.lower() != "true"
 
 
@@ -139,9 +140,12 @@ def _is_interrupted(event: dg.DagsterEvent) -> bool:
 
 
 def _error_of(event: dg.DagsterEvent) -> "SerializableErrorInfo | None":
-    if event.event_specific_data is None:
-        return None  # a run that was ended from outside
-    return event.step_failure_data.error if event.is_step_failure else event.job_failure_data.error
+    """The error that the event carries; None of a run that was ended from outside. Whoever does that may give the event
+    anything to carry: Dagster looks at that of steps alone."""
+    from dagster_shared.error import SerializableErrorInfo
+
+    error = getattr(event.event_specific_data, "error", None)
+    return error if isinstance(error, SerializableErrorInfo) else None
 
 
 def _of_run(event: dg.DagsterEvent) -> str:

@@ -178,7 +178,10 @@ def _take_hours(
         bucket = hours.bucket(hour)
         if bucket in memory.hours:
             continue
-        seen = unclosed.look(hour, now, settings.lock_hours, HourEvidence(context.instance, metering, bucket))
+        evidence = HourEvidence(context.instance, metering, bucket)
+        seen = unclosed.look(hour, now, settings.lock_hours, evidence)
+        for doubt in evidence.doubts:
+            context.log.warning(doubt)
         if isinstance(seen, str):
             context.log.error(f"Whether {bucket} is closed could not be looked up: {seen}")
             return [f"Whether {bucket} is closed could not be looked up; the next tick looks again: {seen}"]

@@ -104,6 +104,26 @@ def test_the_same_tick_evaluated_again_asks_for_the_same_run(watch):
     assert watch.look() == [], "it was asked for, and its run may still come"
 
 
+def test_what_a_person_reports_of_a_day_is_unknown_and_the_day_is_asked_for(watch):
+    watch.run(*watch.look())
+    shown = {"read_at": "yesterday", "state": ""}
+    watch.instance.report_runless_asset_event(
+        dg.AssetMaterialization("billing_changes", partition=DAY.isoformat(), metadata=shown)
+    )
+    watch.tables.daily("t1", DAY, watch.tables.now())
+    (asked,) = watch.look()
+    assert asked.partition_key == DAY.isoformat()
+    watch.run(asked)
+    assert watch.metadata(DAY)["changed_cells"] == 1
+
+
+def test_a_run_of_no_day_keeps_no_day_waiting(watch):
+    watch.instance.add_run(
+        dg.DagsterRun(job_name=JOB, status=dg.DagsterRunStatus.STARTED, tags={"dagster/partition": "not-a-day"})
+    )
+    assert [one.partition_key for one in watch.look()] == [DAY.isoformat()]
+
+
 def test_a_run_that_is_under_way_is_waited_for(watch):
     (asked,) = watch.look()
     job = watch.defs.resolve_job_def(JOB)

@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import dagster as dg
 import pytest
+from dagster._core.events import DagsterEvent
 
 from metering_dagster.definitions import build_defs
 from metering_dagster.licenses import event_sensor
@@ -71,6 +72,16 @@ def test_after_a_failed_run_there_is_a_pause(events, instance, monkeypatch):
     events.world.configure(subscribers_table=table)
     assert "The last run failed; the next is asked for from" in look(events, instance)
     monkeypatch.setattr(event_sensor, "PAUSE_AFTER_FAILURE", timedelta(0))
+    assert isinstance(look(events, instance), dg.RunRequest)
+
+
+def test_a_failure_that_is_stamped_far_ahead_is_not_waited_for(events, instance):
+    events.send(a_body())
+    job = build_defs(settings=events.world.settings).resolve_job_def(JOB)
+    run = instance.create_run_for_job(job, status=dg.DagsterRunStatus.STARTED)
+    event = DagsterEvent(dg.DagsterEventType.RUN_FAILURE.value, JOB)
+    ahead = datetime(2099, 1, 1, tzinfo=UTC).timestamp()
+    instance.report_dagster_event(event, run.run_id, timestamp=ahead)
     assert isinstance(look(events, instance), dg.RunRequest)
 
 

@@ -96,6 +96,17 @@ def test_held_rows_are_left_alone_until_one_is_mended(world: World, instance):
     assert tick(world, instance, "meter_offset_02")[0]
 
 
+@pytest.mark.parametrize("held", [2.5, "two", None, 10**40, -1, {"a": {"b": 2}}])
+def test_a_hand_written_count_of_held_rows_is_unknown_and_what_is_pending_gets_a_run(world: World, instance, held):
+    world.put(a_usage(0, "1"), a_usage(1, "1"), a_usage(2, {"S": "abc"}))
+    world.meter(instance=instance)
+    assert not tick(world, instance, "meter_offset_02")[0]
+    instance.report_runless_asset_event(
+        dg.AssetMaterialization("aggregated_usage", partition=HOUR, metadata={"held_rows": held})
+    )
+    assert [request.partition_key for request in tick(world, instance, "meter_offset_02")[0]] == [HOUR]
+
+
 def test_held_rows_go_at_the_last_call(world: World, instance):
     world.put(a_usage(0, "1"), a_usage(2, {"S": "abc"}))
     world.meter(instance=instance)
