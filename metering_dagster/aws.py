@@ -50,8 +50,8 @@ _ALERTS = Config(
     retries={"mode": "standard", "total_max_attempts": 2},
 )
 """A tick has a minute for everything; what was not delivered is sent by the next one."""
-_FILES = Config(connect_timeout=5, read_timeout=20, retries={"mode": "standard", "total_max_attempts": 3})
-"""Small objects, read and replaced as a whole."""
+_FILES = Config(connect_timeout=5, read_timeout=10, retries={"mode": "standard", "total_max_attempts": 3})
+"""Small objects, read and replaced as a whole. All attempts together end within a tick's minute."""
 _QUEUE = Config(connect_timeout=2, read_timeout=5, retries={"mode": "standard", "total_max_attempts": 2})
 """Both a tick and a run use it. What is not received is received later."""
 _QUEUE_HOST = re.compile(r"https?://sqs(?:-fips)?\.([a-z0-9-]+)\.(?:amazonaws\.com(?:\.cn)?|api\.aws)(?:[:/]|$)")

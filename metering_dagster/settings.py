@@ -145,7 +145,7 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         product_code=read("PRODUCT_CODE", str, None),
         lock_hours=clamp_lock(read("METERING_LOCK_HOURS", _whole_number, Settings.lock_hours)),
         quantities=read("METERING_QUANTITIES", _one_of(Quantities), Settings.quantities),
-        ledger_uri=read("METERING_LEDGER_URI", str, None),
+        ledger_uri=read("METERING_LEDGER_URI", _place, None),
         cron=read("METERING_CRON", _cron, Settings.cron),
         events_queue_url=read("MARKETPLACE_EVENTS_QUEUE_URL", _queue_url, None),
         events_seconds=read("METERING_EVENTS_SECONDS", _seconds, Settings.events_seconds),
@@ -156,7 +156,7 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         alerts_webhook_url=read("METERING_ALERTS_WEBHOOK_URL", _webhook_url, None, lambda _: "****"),
         ui_url=read("METERING_UI_URL", _ui_url, None),
         billing_database_url=read("BILLING_DATABASE_URL", _database_url, None, lambda _: "****"),
-        billing_changes_uri=read("BILLING_CHANGES_URI", str, None),
+        billing_changes_uri=read("BILLING_CHANGES_URI", _place, None),
         billing_horizon_days=read("BILLING_HORIZON_DAYS", horizon_days, Settings.billing_horizon_days),
         billing_overlap_minutes=read("BILLING_OVERLAP_MINUTES", _minutes, Settings.billing_overlap_minutes),
         billing_quiet_seconds=read("BILLING_QUIET_SECONDS", _quiet_seconds, Settings.billing_quiet_seconds),
@@ -224,6 +224,14 @@ _DATABASES = ("mysql", "mysql+pymysql", "mariadb", "mariadb+pymysql", "sqlite", 
 def _database_url(text: str) -> str:
     if text.partition("://")[0] not in _DATABASES or "://" not in text:
         raise ValueError("must be mysql+pymysql://USER:PASSWORD@HOST:PORT/DATABASE or sqlite:////absolute/path")
+    return text
+
+
+def _place(text: str) -> str:
+    """A folder, or a prefix of S3; of a URI's other parts some would be taken for a key and some for a secret."""
+    has_scheme = "://" in text or re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", text)
+    if has_scheme and not re.fullmatch(r"s3://[^/?#@:\s]+(/[^?#]*)?", text):
+        raise ValueError("must be a folder or s3://BUCKET/PREFIX, with no user and no options")
     return text
 
 

@@ -85,6 +85,27 @@ def test_a_malformed_url_of_the_queue_is_named_without_its_account(url):
     assert "111122223333" not in str(error.value)
 
 
+@pytest.mark.parametrize("name", ["METERING_LEDGER_URI", "BILLING_CHANGES_URI"])
+@pytest.mark.parametrize("uri", [
+    "gs://bucket/x", "http://host/x", "hdfs://host/x", "file:///somewhere", "S3://bucket/x", "s3:/bucket/x", "s3://",
+    "s3:///x", "s3://bucket/x?endpoint_override=elsewhere", "s3://bucket/x#y", "://x",
+])  # fmt: skip
+def test_a_place_that_is_no_folder_and_not_on_s3_is_refused(name, uri):
+    with pytest.raises(SettingsError, match=f"{name}=.*must be a folder or s3://BUCKET/PREFIX"):
+        read_settings({name: uri})
+
+
+def test_the_keys_in_a_places_uri_are_refused_and_not_repeated():
+    with pytest.raises(SettingsError, match="with no user") as error:
+        read_settings({"METERING_LEDGER_URI": "s3://AKIAKEY:s3cr3t@bucket/ledger"})
+    assert "s3cr3t" not in str(error.value)
+
+
+@pytest.mark.parametrize("uri", ["s3://bucket", "s3://bucket/", "s3://my.bucket/a/b c", "/a/b", "a/b", "./s3", "a:b"])
+def test_a_place_is_taken_as_it_is(uri):
+    assert read_settings({"METERING_LEDGER_URI": uri}).ledger_uri == uri
+
+
 @pytest.mark.parametrize("url", [QUEUE, f"{QUEUE}.fifo", "http://127.0.0.1:4566/000000000000/events"])
 def test_a_url_of_a_queue_is_taken_as_it_is(url):
     assert read_settings({"MARKETPLACE_EVENTS_QUEUE_URL": url}).events_queue_url == url
