@@ -56,7 +56,7 @@ def text_of(shown: Metadata, name: str) -> str | None:
 
 
 def count_of(shown: Metadata, name: str) -> int | None:
-    """The count of this name, 0 where there is none; None where something else stands there, or no count is so large."""
+    """The count of this name, 0 where there is none; None where something else stands there, or more than can be."""
     found = shown.get(name)
     if found is None:
         return 0

@@ -94,7 +94,7 @@ class Folder:
     def _explained(self) -> Iterator[None]:
         try:
             yield
-        except OSError as error:
+        except (OSError, ValueError) as error:  # a ValueError: no file system has a path like this
             raise UnreachableError(
                 f"The folder {self.root} (BILLING_CHANGES_URI) cannot be used: {error}. Whatever it holds is left as "
                 "it was. Mend the place or its permissions."

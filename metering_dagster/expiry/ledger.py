@@ -6,7 +6,7 @@ Belongs here: opening and closing them, one at a time. Does not: what is told (s
 from collections.abc import Callable
 from typing import Self
 
-from metering_dagster.errors import UnreachableError
+from metering_dagster.errors import MeteringError
 from metering_dagster.ledger.entries import Entry
 from metering_dagster.ledger.files import LedgerFile
 
@@ -42,6 +42,6 @@ class SweepLedger:
             return
         try:
             self.files += self._file.close() is not None
-        except UnreachableError as fault:
+        except MeteringError as fault:
             self.fault = self.fault or str(fault)
         self._file = None

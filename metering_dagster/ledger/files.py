@@ -17,14 +17,17 @@ from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
 
 from metering_dagster.arrow import column_of_texts, is_arrows
-from metering_dagster.errors import DamagedFileError, UnreachableError
+from metering_dagster.errors import DamagedFileError, MeteringError, SettingsError, UnreachableError
 from metering_dagster.ledger.entries import Entry
+from metering_dagster.settings import shown_value
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 BUFFER = 5_000
 """Entries that are held before they are written: memory stays flat as hours grow."""
+_S3_CONNECT_SECONDS, _S3_ANSWER_SECONDS, _S3_ATTEMPTS = 3, 5, 3
+"""An endpoint that does not answer is told of after some 15 s: an hour's steps go there six times, one by one."""
 _DECIMALS, _DIGITS = 6, 38
 _UNFINISHED = ".part"
 
@@ -49,7 +52,7 @@ class LedgerFile:
         self.entries = 0
         self.written: str | None = None
         """The URI, once it is closed."""
-        self._fault: UnreachableError | None = None
+        self._fault: MeteringError | None = None
 
     def tell(self, entry: Entry) -> None:
         """Add an entry. A place that cannot be written keeps nobody from billing: it is told at the end."""
@@ -63,7 +66,7 @@ class LedgerFile:
     def close(self) -> str | None:
         """Finish the file; its URI, or None if there was nothing to tell.
 
-        Raises `UnreachableError` if the place could not be written, now or before.
+        Raises `UnreachableError` if the place could not be written, now or before; `SettingsError` if it is none.
         """
         with self._lock:
             if not self.entries:
@@ -82,7 +85,7 @@ class LedgerFile:
     ) -> None:
         try:
             self.close()
-        except UnreachableError as fault:
+        except MeteringError as fault:
             if error is None:
                 raise
             error.add_note(str(fault))  # the error that came first is the one to act on
@@ -91,7 +94,7 @@ class LedgerFile:
         try:
             with self.ledger.explained():
                 write()
-        except UnreachableError as fault:
+        except MeteringError as fault:
             self._fault = fault
 
     def _finish(self) -> None:
@@ -156,7 +159,8 @@ class Ledger:
     def files_of(self, bucket: str) -> list[str]:
         """The paths of the hour's files, whole ones only."""
         if self.is_local:  # an hour without files needs no pyarrow, whose import costs every run
-            return sorted(str(path) for path in Path(self.uri).absolute().glob(f"hour={bucket}/*.parquet"))
+            with self.explained():
+                return sorted(str(path) for path in Path(self.uri).absolute().glob(f"hour={bucket}/*.parquet"))
         from pyarrow import fs
 
         filesystem, root = self.filesystem
@@ -200,18 +204,30 @@ class Ledger:
 
     @cached_property
     def filesystem(self) -> tuple[Any, str]:
-        """The file system, and the root's path in it. S3 by the AWS SDK's own credentials and Region."""
+        """The file system, and the root's path in it. S3 by the AWS SDK's own credentials, in the bucket's Region."""
         from pyarrow import fs
 
-        if self.is_local:
-            return fs.LocalFileSystem(), str(Path(self.uri).absolute())
         with self.explained():
-            if self.uri.startswith("s3://") and self.s3_endpoint:
+            if self.is_local:
+                return fs.LocalFileSystem(), str(Path(self.uri).absolute())
+            if not self.uri.startswith("s3://"):
+                # Arrow knows more places; some of them it asks for a quarter of an hour before it gives up.
+                raise SettingsError(
+                    f"METERING_LEDGER_URI is {shown_value(self.uri)}. Nothing was read there or written. Name a folder "
+                    "or s3://BUCKET/PREFIX."
+                )
+            root = self.uri.removeprefix("s3://").rstrip("/")
+            if self.s3_endpoint:
                 endpoint = urlsplit(self.s3_endpoint)
-                named = {"endpoint_override": endpoint.netloc, "scheme": endpoint.scheme, "region": self.region}
-                return fs.S3FileSystem(**named), self.uri.removeprefix("s3://").rstrip("/")
-            filesystem, root = fs.FileSystem.from_uri(self.uri)
-        return filesystem, str(root).rstrip("/")
+                where = {"endpoint_override": endpoint.netloc, "scheme": endpoint.scheme, "region": self.region}
+            else:
+                where = {"region": fs.resolve_s3_region(root.partition("/")[0])}
+            return fs.S3FileSystem(
+                connect_timeout=_S3_CONNECT_SECONDS,
+                request_timeout=_S3_ANSWER_SECONDS,
+                retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=_S3_ATTEMPTS),
+                **where,
+            ), root
 
     def explained(self) -> "_Explained":
         """A block whose errors of the file system come out in words."""
@@ -272,7 +288,8 @@ class _Explained:
         return None
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, OSError) or is_arrows(error):
+        # A ValueError: no file system has a path like this.
+        if isinstance(error, OSError | ValueError) or is_arrows(error):
             raise UnreachableError(
                 f"The ledger at {self.uri} (METERING_LEDGER_URI) cannot be used: {error}. "
                 "The tables are as the run left them; only its ledger file is missing. "

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from metering_dagster.errors import MeteringError, UnreachableError
+from metering_dagster.errors import MeteringError
 from metering_dagster.ledger.entries import Entry, Standing
 from metering_dagster.ledger.files import LedgerFile
 from metering_dagster.ledger.standing import standing_of_hour
@@ -50,7 +50,7 @@ class Telling:
         for file in self.files.values():
             try:
                 file.close()
-            except UnreachableError as fault:
+            except MeteringError as fault:
                 self.context.log.error(str(fault))
 
     def _tell(self, entry: Entry) -> None:

@@ -1,8 +1,11 @@
 """The ledger's files, in a folder and on S3 (the emulator's)."""
 
+import socket
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -11,9 +14,9 @@ import boto3
 import pandas as pd
 import pytest
 
-from metering_dagster.errors import UnreachableError
+from metering_dagster.errors import SettingsError, UnreachableError
 from metering_dagster.ledger import files
-from metering_dagster.ledger.entries import Entry, Kind, Outcome, standing_of
+from metering_dagster.ledger.entries import Entry, Kind, Outcome, Standing, standing_of
 from metering_dagster.ledger.files import Ledger
 from metering_dagster.ledger.standing import standing_of_hour
 from metering_dagster.local.stack import LocalStack
@@ -156,9 +159,64 @@ def test_the_error_that_came_first_is_the_one_that_is_raised(tmp_path: Path) -> 
     assert "METERING_LEDGER_URI" in failed.value.__notes__[0]
 
 
-def test_a_ledger_uri_of_an_unknown_kind_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UnreachableError, match="METERING_LEDGER_URI"):
-        Ledger("gopher://somewhere/ledger").read_hour(HOUR)
+@pytest.mark.parametrize("scheme", ["gopher", "gs", "http", "hdfs", "abfs", "file", "S3"])
+def test_a_ledger_uri_of_an_unknown_kind_is_named_and_nobody_is_called(scheme: str) -> None:
+    ledger = Ledger(f"{scheme}://somewhere/ledger")
+    with pytest.raises(SettingsError, match="METERING_LEDGER_URI"):
+        ledger.read_hour(HOUR)
+    with pytest.raises(SettingsError, match="METERING_LEDGER_URI"):
+        told(ledger, an_entry())
+
+
+def odd_places(folder: Path) -> list[str]:
+    """Paths that no file system takes, or this one does not now."""
+    (folder / "file").write_text("in the way")
+    (folder / "loop").symlink_to(folder / "loop")
+    names = ["x" * 300, "x/" * 3000, "file", "file/ledger", "loop", "loop/ledger", "a\x00b", "\ud800"]
+    return [*(f"{folder}/{name}" for name in names), "/proc/nowhere/ledger", "/dev/null/ledger"]
+
+
+def test_a_place_that_the_system_refuses_is_told_in_words(tmp_path: Path) -> None:
+    for place in odd_places(tmp_path):
+        with pytest.raises(UnreachableError, match=r"METERING_LEDGER_URI(?s:.*)Mend the place"):
+            told(Ledger(place), an_entry())
+        with suppress(UnreachableError):  # nothing lies there, or that cannot be looked up
+            assert Ledger(place).read_hour(HOUR) == []
+        with suppress(UnreachableError):
+            assert standing_of_hour(Ledger(place), HOUR) == Standing()
+
+
+def test_a_working_directory_that_is_gone_is_told_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    for use in (lambda ledger: ledger.read_hour(HOUR), lambda ledger: told(ledger, an_entry())):
+        with pytest.raises(UnreachableError, match="METERING_LEDGER_URI"):
+            use(Ledger("ledger"))
+
+
+@pytest.mark.parametrize("raised", [PermissionError(13, "Permission denied"), OSError(5, "Input/output error")])
+def test_any_refusal_of_the_system_is_told_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raised: OSError
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise raised
+
+    monkeypatch.setattr(Path, "glob", refuse)
+    with pytest.raises(UnreachableError, match=f"METERING_LEDGER_URI.*{raised.strerror}"):
+        Ledger(str(tmp_path)).read_hour(HOUR)
+
+
+def test_an_s3_that_takes_calls_and_answers_none_is_told_of_within_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "nobody")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "nothing")
+    monkeypatch.setattr(files, "_S3_ANSWER_SECONDS", 1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        ledger = Ledger("s3://bucket/ledger", f"http://127.0.0.1:{silent.getsockname()[1]}", "us-east-1")
+        began = time.monotonic()
+        with pytest.raises(UnreachableError, match="METERING_LEDGER_URI"):
+            ledger.read_hour(HOUR)
+        assert time.monotonic() - began < 8, "three attempts, a second each, and their pauses"
 
 
 def test_the_readmes_lines_read_the_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

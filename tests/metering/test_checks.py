@@ -189,6 +189,16 @@ def test_a_ledger_that_cannot_be_written_stops_no_billing(world: World):
     assert world.billed() == {"good": "7"}
 
 
+@pytest.mark.parametrize("place", ["x" * 300, "gs://bucket/ledger", "hdfs://host/ledger"])
+def test_a_ledger_at_a_place_that_can_be_none_stops_no_billing(world: World, place):
+    world.configure(ledger_uri=place)
+    world.put(a_usage(0, "7"))
+    outcome = world.meter()
+    assert not outcome.success
+    assert "METERING_LEDGER_URI" in outcome.message
+    assert world.billed() == {"api_calls": "7"}
+
+
 def test_a_broken_file_in_the_ledger_stops_no_billing(world: World):
     folder = world.folder / "ledger" / f"hour={HOUR}"
     folder.mkdir(parents=True)
