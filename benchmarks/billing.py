@@ -1,9 +1,9 @@
 """What it costs to look for changed cells among millions of facts, against aggregating the window again.
 
-`python -m benchmarks.billing` fills a database of its own on MariaDB (a minute for 5 million facts over 92 days, 200
-tenants, 1,500 resource groups), prints how each query is executed and how long it takes, and exits 1 if the poll is not
-100 times, or the reconcile not 15 times, cheaper than what it saves. The server is a private one with room for the
-indexes in memory, where there is a `mariadbd`; else the one that the tests use.
+`.venv/bin/python -m benchmarks.billing` fills a database of its own on MariaDB (a minute for 5 million facts over 92
+days, 200 tenants, 1,500 resource groups), prints how each query is executed and how long it takes, and exits 1 if the
+poll is not 100 times, or the reconcile not 15 times, cheaper than what it saves. The server is a private one with room
+for the indexes in memory, where there is a `mariadbd`; else the one that the tests use.
 """
 
 import argparse
@@ -24,6 +24,7 @@ from metering_dagster.billing.cells import Signal, cells_of, states_of_days
 from metering_dagster.billing.changes import Reading
 from metering_dagster.billing.database import Database
 from tests.billing.filling import queries_of
+from tests.command_line import positive
 from tests.mariadb import Server, private_server, program, running_server
 
 POLL_DEMAND, RECONCILE_DEMAND = 100, 15
@@ -173,7 +174,7 @@ def filled(server: Server, rows: int, name: str = DATABASE) -> Iterator[tuple[Da
 def main() -> None:
     """Build, measure, print, judge."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=FULL, help=f"How many facts; {FULL} unless said otherwise.")
+    parser.add_argument("--rows", type=positive, default=FULL, help=f"How many facts; {FULL} unless said otherwise.")
     rows = parser.parse_args().rows
     with tempfile.TemporaryDirectory() as folder, benchmark_server(Path(folder), rows) as server:
         print(f"Filling {rows} facts over {DAYS} days ...", flush=True)

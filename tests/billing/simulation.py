@@ -1,7 +1,8 @@
 """Billing by simulation: writers ingest at random into a MariaDB while the sensor's function looks and runs report.
 
 Belongs here: the sensor and its runs without Dagster, one simulation as a whole, many of them from the command line:
-`python -m tests.billing.simulation --seeds 500`. Does not: writers (simulated_ingests), the judge (simulation_judge).
+`.venv/bin/python -m tests.billing.simulation --seeds 500`. Does not: writers (simulated_ingests), the judge
+(simulation_judge).
 
 A seed fixes who does what; which thread comes first is the machine's. Every other seed has no reconcile and nothing
 that only a reconcile finds: so looking at stamps is shown to be enough where it has to be.
@@ -30,6 +31,7 @@ from tests.billing.conftest import filled_by_hand, fresh_database
 from tests.billing.filling import BillingTables
 from tests.billing.simulated_ingests import AGES, WRITERS, Pace, Writer, fill, numbers_in
 from tests.billing.simulation_judge import Course, Materialisation, Promise, problems
+from tests.command_line import at_least, positive
 from tests.mariadb import Server, running_server
 
 _MS = timedelta(milliseconds=1)
@@ -201,8 +203,8 @@ def failures(server: Server, seeds: Iterable[int]) -> Iterator[tuple[int, list[s
 def main() -> int:
     """Many seeds; those that failed are named, and then the exit code is 1."""
     parser = argparse.ArgumentParser(description="Billing by simulation, on MariaDB.")
-    parser.add_argument("--seeds", type=int, default=500, help="how many")
-    parser.add_argument("--first", type=int, default=0, help="the first of them")
+    parser.add_argument("--seeds", type=positive, default=500, help="how many")
+    parser.add_argument("--first", type=at_least(0), default=0, help="the first of them")
     asked = parser.parse_args()
     failed = []
     seeds = range(asked.first, asked.first + asked.seeds)

@@ -1,4 +1,4 @@
-"""`python -m tests.crash --kills 100 --seed 1`: kill so many workers; then the judge holds the bill against the usage.
+"""`.venv/bin/python -m tests.crash --kills 100 --seed 1`: kill so many workers, then hold the bill against the usage.
 
 Belongs here: the command line and what it prints. Does not: the test (conductor).
 """
@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 from metering_dagster.local.stack import running_stack
+from tests.command_line import at_least, positive
 from tests.crash.conductor import Conductor, crash_test
 from tests.crash.judge import Verdict
 
@@ -20,9 +21,9 @@ MOST_SHOWN = 40
 
 def main() -> int:
     """0 where the bill is right to the unit, 1 where it differs from what was used."""
-    parser = argparse.ArgumentParser(prog="python -m tests.crash")
-    parser.add_argument("--kills", type=int, default=100)
-    parser.add_argument("--seed", type=int, default=None, help="default: another one each time")
+    parser = argparse.ArgumentParser(prog=".venv/bin/python -m tests.crash")
+    parser.add_argument("--kills", type=positive, default=100, help="how many")
+    parser.add_argument("--seed", type=at_least(0), default=None, help="default: another one each time")
     asked = parser.parse_args()
     seed = random.SystemRandom().randrange(10**9) if asked.seed is None else asked.seed
     print(f"seed {seed}, {asked.kills} kills", flush=True)

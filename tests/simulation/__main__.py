@@ -1,4 +1,4 @@
-"""`python -m tests.simulation --seeds 1000 --first 1`: live through that many worlds, tell of every violation.
+"""`.venv/bin/python -m tests.simulation --seeds 1000 --first 1`: live through so many worlds, tell of every violation.
 
 Belongs here: the command line, the progress. Does not: worlds, sums over them (fleet).
 """
@@ -8,15 +8,16 @@ import os
 import sys
 import time
 
+from tests.command_line import positive
 from tests.simulation.fleet import Totals, live_all
 
 
 def main() -> int:
     """How many seeds, from which on; 1 if any of them shows a violation."""
-    parser = argparse.ArgumentParser(prog="python -m tests.simulation")
-    parser.add_argument("--seeds", type=int, default=100)
-    parser.add_argument("--first", type=int, default=1)
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser = argparse.ArgumentParser(prog=".venv/bin/python -m tests.simulation")
+    parser.add_argument("--seeds", type=positive, default=100, help="how many worlds")
+    parser.add_argument("--first", type=positive, default=1, help="the seed of the first one")
+    parser.add_argument("--jobs", type=positive, default=os.cpu_count() or 1, help="worlds at once, a process for each")
     asked = parser.parse_args()
     began, totals = time.monotonic(), Totals()
     for number, lived in enumerate(live_all(range(asked.first, asked.first + asked.seeds), asked.jobs), 1):

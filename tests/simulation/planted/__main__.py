@@ -1,4 +1,4 @@
-"""`python -m tests.simulation.planted [--most 1000] [NAME...]`: in how many worlds each planted bug is found.
+"""`.venv/bin/python -m tests.simulation.planted [--most 1000] [NAME...]`: in how many worlds each planted bug is found.
 
 Belongs here: the command line, what is printed. Does not: bugs, hunting.
 """
@@ -7,16 +7,17 @@ import argparse
 import sys
 import time
 
+from tests.command_line import positive
 from tests.simulation.planted.hunt import ALL, hunt
 
 
 def main() -> int:
     """Hunt for the bugs, then live through the same worlds without any; 1 if one is missed, or on a false alarm."""
-    parser = argparse.ArgumentParser(prog="python -m tests.simulation.planted")
+    parser = argparse.ArgumentParser(prog=".venv/bin/python -m tests.simulation.planted")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join(ALL)}; default: all")
-    parser.add_argument("--most", type=int, default=1000, help="worlds for each bug")
-    parser.add_argument("--first", type=int, default=1, help="the seed of the first one")
-    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--most", type=positive, default=1000, help="worlds for each bug")
+    parser.add_argument("--first", type=positive, default=1, help="the seed of the first one")
+    parser.add_argument("--jobs", type=positive, default=1, help="worlds at once, a process for each")
     asked = parser.parse_args()
     if unknown := set(asked.names) - set(ALL):
         parser.error(f"no such bug: {', '.join(sorted(unknown))}")
