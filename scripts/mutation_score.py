@@ -1,6 +1,6 @@
 """The mutation score of each module, out of what `mutmut run` left behind; and the mutants that no test noticed.
 
-    python -m scripts.mutation_score [--survivors]
+    .venv/bin/python -m scripts.mutation_score [--survivors]
 
 Belongs here: counting and showing. Does not: which modules and tests take part (pyproject.toml, [tool.mutmut]).
 """

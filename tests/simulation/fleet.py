@@ -50,7 +50,7 @@ def live(seed: int) -> Lived:
 
 def again(seed: int) -> str:
     """The command that lives through this world again."""
-    return f"    again: python -m tests.simulation --seeds 1 --first {seed}"
+    return f"    again: .venv/bin/python -m tests.simulation --seeds 1 --first {seed}"
 
 
 def live_all(seeds: Sequence[int], jobs: int) -> Iterator[Lived]:

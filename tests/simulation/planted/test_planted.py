@@ -35,7 +35,7 @@ def test_there_are_ten_and_each_is_known_to_be_found():
 def test_the_judge_sees_it(name):
     seed, invariant = FOUND[name]
     find = hunt(name, range(seed, seed + NEARBY))
-    assert find is not None, f"look for it again: python -m tests.simulation.planted {name}"
+    assert find is not None, f"look for it again: .venv/bin/python -m tests.simulation.planted {name}"
     assert find.invariant == invariant, find.words
 
 
