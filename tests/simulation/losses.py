@@ -104,12 +104,15 @@ class Losses:
         return "as the last run left them" in tick.reason and not is_last_call(bucket, tick.due)
 
     def _met_others(self, run: Run, group: GroupBook) -> bool:
-        """Whether somebody else was at the group while the run was: its seller, another run, or an index far behind."""
+        """Whether somebody else was at the group while the run was: its seller, another run, or an index that did not
+        show in time what the run itself committed."""
         assert self.daemon is not None
         since, until = run.started or 0.0, run.ended or self.kernel.now
         versions = [version for row in group.rows.values() for version in row.versions]
         writes = [at for version in versions for at in (version.at, version.placed_at)]
         writes += [at for at, _, _ in group.direct]
+        if group.commit is not None and since <= group.commit.at <= until:
+            return True
         spans = [*self.plan.behind]
         spans += [
             (other.started, other.ended or until)

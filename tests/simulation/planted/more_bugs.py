@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from metering_dagster import hours
-from metering_dagster.licenses import application
 from metering_dagster.metering import counted, groups, submission, ticks
 from tests.simulation.planted.edits import Edit
 
@@ -38,13 +37,6 @@ def no_last_call_of_what_is_held() -> Edit:
     return Edit(ticks._with_work, {" and not _is_asked_for_in_any_case(hour, now, last)": ""})
 
 
-def refused_event_deleted() -> Edit:
-    """A lifecycle event that the table refused is deleted from the queue with those that were applied."""
-    return Edit(application._apply_batch, {
-        "            report.fault = error\n": "            report.fault = error\n            done.append(message)\n",
-    })  # fmt: skip
-
-
 def unprocessed_records_forgotten() -> Edit:
     """What the service leaves unprocessed is not sent again in the same run."""
     return Edit(submission.Submitter._run, {
@@ -72,5 +64,5 @@ def no_receipt() -> Edit:
 
 MORE: Mapping[str, Callable[[], Edit]] = MappingProxyType({bug.__name__: bug for bug in (
     called_open_for_too_long, called_closed_too_early, no_grace_at_a_months_end, no_last_call_of_what_is_held,
-    refused_event_deleted, unprocessed_records_forgotten, allocations_dropped, late_rows_taken_for_counted, no_receipt,
+    unprocessed_records_forgotten, allocations_dropped, late_rows_taken_for_counted, no_receipt,
 )})  # fmt: skip

@@ -6,11 +6,12 @@ Belongs here: one world for each bug, known to show it. Does not: the search fro
 import pytest
 
 from tests.simulation.planted.bugs import BUGS
-from tests.simulation.planted.hunt import hunt, judged
+from tests.simulation.planted.hunt import ALL, hunt, judged
+from tests.simulation.planted.more_bugs import MORE
 
 FOUND = {
     "write_back_before_the_call": (1, "a"),
-    "unconditional_clean_up": (10, "b"),
+    "unconditional_clean_up": (10, "c"),
     "billable_at_24_hours": (3, "f"),
     "one_page_read": (1, "a"),
     "fault_of_the_service_taken_for_a_refusal": (1, "c"),
@@ -21,6 +22,17 @@ FOUND = {
     "probe_error_taken_for_nothing_to_do": (9, "d"),
 }
 """A seed that shows it, and the invariant that the judge names (docs/guarantees.md, "Planted bugs")."""
+MORE_FOUND = {
+    "called_open_for_too_long": (1, "d"),
+    "called_closed_too_early": (1, "d"),
+    "no_grace_at_a_months_end": (12, "d"),
+    "no_last_call_of_what_is_held": (1, "d"),
+    "unprocessed_records_forgotten": (24, "d"),
+    "allocations_dropped": (1, "a"),
+    "late_rows_taken_for_counted": (1, "c"),
+    "no_receipt": (1, "a"),
+}
+"""The same of those of more_bugs."""
 NEARBY = 12
 """So many worlds from there on are tried: where a change of the simulation moves what a seed draws."""
 pytestmark = pytest.mark.services
@@ -29,16 +41,17 @@ pytestmark = pytest.mark.services
 def test_there_are_ten_and_each_is_known_to_be_found():
     assert len(BUGS) == 10
     assert FOUND.keys() == BUGS.keys()
+    assert MORE_FOUND.keys() == MORE.keys()
 
 
-@pytest.mark.parametrize("name", BUGS)
+@pytest.mark.parametrize("name", ALL)
 def test_the_judge_sees_it(name):
-    seed, invariant = FOUND[name]
+    seed, invariant = {**FOUND, **MORE_FOUND}[name]
     find = hunt(name, range(seed, seed + NEARBY))
     assert find is not None, f"look for it again: .venv/bin/python -m tests.simulation.planted {name}"
     assert find.invariant == invariant, find.words
 
 
-@pytest.mark.parametrize("seed", sorted({seed for seed, _ in FOUND.values()}))
+@pytest.mark.parametrize("seed", sorted({seed for seed, _ in (FOUND | MORE_FOUND).values()}))
 def test_nothing_is_seen_there_without_a_bug(seed):
     assert judged(None, seed) is None
