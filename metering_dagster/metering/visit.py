@@ -88,21 +88,16 @@ def send_the_rest(
     """Send what of the hour is committed although its fold is not through: what is wrong with one group must not cost
     the others their bill. In words, what came of it, as a sentence behind those of `not_folded`.
     """
-    from metering_dagster.metering.submission import Submission, pending_windows, reject_unsendable
-
     if done.closed or not deployment.tables.writes:
         return ""
     part, _ = deployment.slice_of(hours.parse_bucket(bucket), whose)
     try:
-        for window in pending_windows(deployment.tables, part):
-            reject_unsendable(deployment.tables, window, Submission(), tell)
         sent = deployment.submitter(tell, urgent=whose is Whose.DEPROVISIONING).submit(part)
     except MeteringError as error:
         return f" Sending the others failed as well: {error}"
     left = left_pending(bucket, sent, deployment.settings.now())
-    return (
-        f" {left}" if left else f" Of the others, {sent.by_status.get('Success', 0)} records were billed in this run."
-    )
+    billed = sent.by_status.get("Success", 0)
+    return f" {left or f'Of the others, {billed} records were billed in this run.'}"
 
 
 def still_pending(tables: "Tables", bucket: str) -> int:

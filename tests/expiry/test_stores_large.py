@@ -6,15 +6,14 @@ from tests.conftest import MINISTACK
 from tests.expiry.sweeping import OLD, OLDER, age_out
 from tests.items import a_usage, an_aggregate, filled_up, some_usage
 
+ROOM = 60
+"""Bytes, too few for the status and reason of an end."""
+
 
 @pytest.fixture(autouse=True)
 def _sizes_are_checked(request):
     if request.node.callspec.params["engine"] == MINISTACK:
         pytest.skip("ministack lets an update in a transaction grow an item past 400 KB")
-
-
-ROOM = 60
-"""Bytes, too few for the status and reason of an end."""
 
 
 def test_a_record_whose_end_dynamodb_does_not_take_keeps_nothing_else_from_its_end(world):

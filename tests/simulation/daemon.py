@@ -164,8 +164,8 @@ class Daemon:
                 hour, tick_at, deployment.settings.lock_hours, _HourEvidence(self, deployment, bucket, until)
             )
             self.says(decision.reason)
-            tick = Tick(began, decision.run, decision.reason, due=tick_at.timestamp())
-            tick.was_running = was_running or self.is_running(bucket)
+            was_running = was_running or self.is_running(bucket)
+            tick = Tick(began, decision.run, decision.reason, due=tick_at.timestamp(), was_running=was_running)
             self.ticks.setdefault(bucket, []).append(tick)
             if decision.run:
                 tick.run = self.ask(self._hour_run(bucket, "regular"))

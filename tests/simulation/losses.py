@@ -89,9 +89,8 @@ class Losses:
                     continue
                 words = f"the tick at {moment(tick.at)} saw nothing to do: {tick.reason}"
                 raise Violation("d", f"usage ended unbilled though it was there when {words}", group)
-            run = tick.run
-            undisturbed = run is not None and run.is_undisturbed and not self._met_others(run, group)
-            if run is not None and undisturbed and run.ended and is_billable(bucket, run.ended):
+            run = self._undisturbed(tick.run, group)
+            if run is not None and run.ended and is_billable(bucket, run.ended):
                 words = f"the run of {moment(run.started or 0)} took its hour through undisturbed: {run.failure}"
                 raise Violation("d", f"usage ended unbilled though {words}", group)
             disturbed += 1
@@ -103,15 +102,19 @@ class Losses:
             return True
         return "as the last run left them" in tick.reason and not is_last_call(bucket, tick.due)
 
+    def _undisturbed(self, run: Run | None, group: GroupBook) -> Run | None:
+        """The run, if nothing stood between it and the group."""
+        return run if run is not None and run.is_undisturbed and not self._met_others(run, group) else None
+
     def _met_others(self, run: Run, group: GroupBook) -> bool:
         """Whether somebody else was at the group while the run was: its seller, another run, or an index that did not
-        show in time what the run itself committed."""
+        show in time what the run itself committed (then it fails)."""
         assert self.daemon is not None
         since, until = run.started or 0.0, run.ended or self.kernel.now
         versions = [version for row in group.rows.values() for version in row.versions]
         writes = [at for version in versions for at in (version.at, version.placed_at)]
         writes += [at for at, _, _ in group.direct]
-        if group.commit is not None and since <= group.commit.at <= until:
+        if run.result == "failed" and group.commit is not None and since <= group.commit.at <= until:
             return True
         spans = [*self.plan.behind]
         spans += [
@@ -225,9 +228,8 @@ class Losses:
         if not tick.asked:
             words = f"the look at {moment(tick.at)} found nothing to flush: {tick.reason}"
             raise Violation("e", f"a deprovisioned licence's usage was not billed, though {words}", group)
-        run = tick.run
-        undisturbed = run is not None and run.is_undisturbed and not self._met_others(run, group)
-        if run is not None and undisturbed and run.ended and run.ended <= end:
+        run = self._undisturbed(tick.run, group)
+        if run is not None and run.ended and run.ended <= end:
             words = f"the flush of {moment(run.started or 0)} was undisturbed: {run.failure}"
             raise Violation("e", f"a deprovisioned licence's usage was not billed, though {words}", group)
 
@@ -296,6 +298,7 @@ class Losses:
     def at_the_end(self, tables: MemoryDynamoDB) -> dict[str, Decimal]:
         """All is in one final state, and what was used is what became of it; the sums."""
         self._all_final(tables)
+        self._ends_were_heard()
         sums: Counter[str] = Counter()
         totals: dict[str, Decimal] = {}
         for group in self.books.groups.values():
@@ -304,13 +307,16 @@ class Losses:
                 totals[name] = totals.get(name, Decimal(0)) + quantity
                 sums[name] += 1
         parts = sum((q for name, q in totals.items() if name != "used"), Decimal(0))
+        if totals.get("used", Decimal(0)) != parts:
+            raise Violation("c", f"what was used is not what became of it: {totals}")
+        return totals
+
+    def _ends_were_heard(self) -> None:
+        """Each licence that ended had its flush window, or its events lie where somebody finds them."""
         for buyer, ending in self.market.endings.items():
             if not self.judge.windows.get(buyer) and not self.market.is_buried(buyer):
                 words = f"the events of {moment(ending.at)} opened no flush window, and no dead-letter queue holds one"
                 raise Violation("e", f"a licence was deprovisioned: {words}")
-        if totals.get("used", Decimal(0)) != parts:
-            raise Violation("c", f"what was used is not what became of it: {totals}")
-        return totals
 
     def _sums_of(self, group: GroupBook, tables: MemoryDynamoDB) -> dict[str, Decimal]:
         """What was used in a group, by the books; and what became of it, by the tables and the bill."""

@@ -11,7 +11,7 @@ from tests.simulation.planted.more_bugs import MORE
 
 FOUND = {
     "write_back_before_the_call": (1, "a"),
-    "unconditional_clean_up": (10, "c"),
+    "unconditional_clean_up": (68, "b"),
     "billable_at_24_hours": (3, "f"),
     "one_page_read": (1, "a"),
     "fault_of_the_service_taken_for_a_refusal": (1, "c"),
@@ -33,6 +33,7 @@ MORE_FOUND = {
     "no_receipt": (1, "a"),
 }
 """The same of those of more_bugs."""
+EVERY = FOUND | MORE_FOUND
 NEARBY = 12
 """So many worlds from there on are tried: where a change of the simulation moves what a seed draws."""
 pytestmark = pytest.mark.services
@@ -46,12 +47,12 @@ def test_there_are_ten_and_each_is_known_to_be_found():
 
 @pytest.mark.parametrize("name", ALL)
 def test_the_judge_sees_it(name):
-    seed, invariant = {**FOUND, **MORE_FOUND}[name]
+    seed, invariant = EVERY[name]
     find = hunt(name, range(seed, seed + NEARBY))
     assert find is not None, f"look for it again: .venv/bin/python -m tests.simulation.planted {name}"
     assert find.invariant == invariant, find.words
 
 
-@pytest.mark.parametrize("seed", sorted({seed for seed, _ in (FOUND | MORE_FOUND).values()}))
+@pytest.mark.parametrize("seed", sorted({seed for seed, _ in EVERY.values()}))
 def test_nothing_is_seen_there_without_a_bug(seed):
     assert judged(None, seed) is None
