@@ -53,8 +53,9 @@ def creates(event: Event) -> bool:
 def concerns(row: Row, event: Event) -> bool:
     """Whether the event is about this row, which was found by what the event names.
 
-    What is said of an agreement is nothing to a licence that has another one. A licence that is not named is known by
-    its agreement, and by its product where both name one.
+    What is said of an agreement is nothing to a licence that has another one, or of which none is known yet: it waits
+    for the `License Updated` that says so, lest it be taken for what is said of the agreement that comes then. A
+    licence that is not named is known by its agreement, and by its product where both name one.
     """
     if event.account not in (None, row.account):
         return False
@@ -62,7 +63,7 @@ def concerns(row: Row, event: Event) -> bool:
         of_product = row.product_code is None or event.product_code in (None, row.product_code)
         return row.agreement_id == event.agreement_id and of_product
     if event.kind in (Kind.ENDED, Kind.AMENDED):
-        return row.agreement_id is None or event.agreement_id in (None, row.agreement_id)
+        return event.agreement_id in (None, row.agreement_id)
     return event.license_arn == row.license_arn
 
 

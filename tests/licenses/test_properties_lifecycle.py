@@ -109,14 +109,15 @@ class LicencesLife(RuleBasedStateMachine):
             return
         updates = [e for e in self.heard if e.kind is Kind.UPDATED]
         agreement = max((e.time, e.agreement_id) for e in updates)[1] if updates else None
-        own = [e for e in self.heard if e.agreement_id == agreement or (agreement is None and e.agreement_id)]
+        own = [e for e in self.heard if e.agreement_id == agreement]
         said = {Kind.UPDATED: "active", Kind.AMENDED: "active", Kind.ENDED: "inactive"}
         status = [(e.time, said[e.kind]) for e in own if e.kind in said]
         ends = [(e.time, e.end_time) for e in own if e.kind in (Kind.UPDATED, Kind.AMENDED) and e.end_time]
         products = [(e.time, e.product_code) for e in updates if e.product_code]
         assert self.row.agreement_id == agreement
         if agreement is None:
-            return  # whatever is said of agreements then is replaced by the first update
+            assert (self.row.agreement_status, self.row.end_time, self.row.product_code) == (None, None, None)
+            return
         assert self.row.product_code == max(products, default=(None, None))[1]
         assert self.row.agreement_status == max(status)[1]
         assert self.row.end_time == max(ends, default=(None, None))[1]
