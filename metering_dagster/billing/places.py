@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Protocol
+from uuid import uuid4
 
 from metering_dagster.errors import CallerError, MeteringError, ReplacedMeanwhileError, UnreachableError
 
@@ -26,6 +27,9 @@ _REFUSED = frozenset({
 """Codes of S3 that another attempt does not change."""
 _LOST_RACE = frozenset({"PreconditionFailed", "ConditionalRequestConflict", "NoSuchKey"})
 """Codes of S3 for a conditional write that came too late; the last one where the object was deleted meanwhile."""
+
+_WRITE = "write"
+"""Metadata of an object: which write it is of. Two writers may well write the same content."""
 
 
 @dataclass(frozen=True)
@@ -121,16 +125,19 @@ class Bucket:
     def replace(self, name: str, content: bytes, generation: str | None) -> str:
         """See `Place`."""
         condition = {"IfNoneMatch": "*"} if generation is None else {"IfMatch": generation}
+        key, write = self._key(name), uuid4().hex
         with self._explained():
             try:
-                put = self.client.put_object(Bucket=self.bucket, Key=self._key(name), Body=content, **condition)
+                put = self.client.put_object(
+                    Bucket=self.bucket, Key=key, Body=content, Metadata={_WRITE: write}, **condition
+                )
                 return str(put["ETag"])
             except self.client.exceptions.ClientError as error:
                 if error.response.get("Error", {}).get("Code") not in _LOST_RACE:
                     raise
-        found = self.read(name)
-        if found is not None and found.content == content:
-            return found.generation  # it was us: the answer was lost, and the SDK had sent the request again
+            found = self._head(key)
+        if found is not None and found["Metadata"].get(_WRITE) == write:
+            return str(found["ETag"])  # it was us: the answer was lost, and the SDK had sent the request again
         raise _replaced(f"{self.uri}/{name}")
 
     def generations(self, pattern: str) -> dict[str, str]:
@@ -140,6 +147,15 @@ class Bucket:
             pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=start)
             found = {self._name(one["Key"]): one["ETag"] for page in pages for one in page.get("Contents", [])}
         return {name: generation for name, generation in found.items() if fnmatchcase(name, pattern)}
+
+    def _head(self, key: str) -> Any:
+        """The object without its content; None if there is none. S3 answers a HEAD without a body, so with no code but the status."""
+        try:
+            return self.client.head_object(Bucket=self.bucket, Key=key)
+        except self.client.exceptions.ClientError as error:
+            if error.response.get("Error", {}).get("Code") != "404":
+                raise
+        return None
 
     def _key(self, name: str) -> str:
         return f"{self.prefix}/{name}" if self.prefix else name

@@ -100,6 +100,13 @@ def test_of_many_who_replace_the_same_generation_one_succeeds(place):
     assert place.read(NAME).content == f"number {succeeded.index(True)}".encode()
 
 
+def test_two_who_write_the_same_content_are_told_apart(place):
+    generation = place.replace(NAME, b"same", None)
+    with pytest.raises(ReplacedMeanwhileError):
+        place.replace(NAME, b"same", None)
+    assert place.read(NAME).generation == generation
+
+
 COUNT_UP = """
 import sys
 from pathlib import Path
@@ -205,8 +212,16 @@ def test_an_endpoint_that_does_not_answer_is_told():
 
 
 def test_a_write_whose_answer_was_lost_and_that_the_sdk_sent_again_counts_as_ours(bucket: Bucket):
+    sent = []
+
+    def send_again(attempts: int, **_: object) -> int | None:
+        sent.append(attempts)
+        return 0 if attempts == 1 else None
+
+    bucket.client.meta.events.register("needs-retry.s3.PutObject", send_again)
     generation = bucket.replace(NAME, b"ours", None)
-    assert bucket.replace(NAME, b"ours", None) == generation
+    assert sent == [1, 2]
+    assert (bucket.read(NAME).content, bucket.read(NAME).generation) == (b"ours", generation)
 
 
 def test_a_bucket_without_a_prefix_is_used_from_its_root(bucket: Bucket):
