@@ -149,7 +149,7 @@ class Bucket:
         return {name: generation for name, generation in found.items() if fnmatchcase(name, pattern)}
 
     def _head(self, key: str) -> Any:
-        """The object without its content; None if there is none. S3 answers a HEAD without a body, so with no code but the status."""
+        """The object without its content; None if there is none. A HEAD is answered with a status alone, no code."""
         try:
             return self.client.head_object(Bucket=self.bucket, Key=key)
         except self.client.exceptions.ClientError as error:

@@ -182,7 +182,9 @@ def test_a_licence_that_is_not_named_is_known_by_agreement_account_and_product(c
 @pytest.mark.parametrize(("of_row", "of_event", "about"), [
     (A, A, True), (A, None, True), (None, B, False), (None, None, True), (A, B, False),
 ])  # fmt: skip
-def test_what_is_said_of_an_agreement_is_nothing_to_a_named_licence_that_has_another_one_or_none_yet(kind, of_row, of_event, about):
+def test_what_is_said_of_an_agreement_is_nothing_to_a_licence_that_has_another_or_none_yet(
+    kind, of_row, of_event, about
+):
     assert concerns(Row(LICENCE, ACCOUNT, agreement_id=of_row), an_event(kind, agreement=of_event)) is about
 
 

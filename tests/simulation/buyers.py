@@ -5,6 +5,7 @@ Belongs here: the marketplace's side of a licence's life. Does not: what the pip
 
 import json
 import random
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -61,6 +62,8 @@ class Market:
         self.queues, self.service, self.buyers = queues, service, buyers
         self.endings: dict[tuple[str, str], Ending] = {}
         self.unsubscribed: set[str] = set()
+        self.no_events: list[str] = []
+        """Bodies that were sent, and that no reader can make sense of."""
 
     def begin(self) -> None:
         """Plan all that happens to licences."""
@@ -84,11 +87,18 @@ class Market:
         for buyer in self.chance.sample(alone, self.chance.randint(1, 4)):
             self._end(buyer, start + self.chance.uniform(3, self.plan.hours) * HOUR)
         for _ in range(2):
-            self._put("no event at all" if self.chance.random() < 0.5 else json.dumps({"detail-type": UPDATED}), start)
+            body = "no event at all" if self.chance.random() < 0.5 else json.dumps({"detail-type": UPDATED})
+            self.no_events.append(body)
+            self._put(body, start)
 
     def is_buried(self, buyer: tuple[str, str]) -> bool:
         """Whether an event of its end was received so often in vain that it lies in the dead-letter queue."""
         return any(DEPROVISIONED in body and buyer[1] in body for body in self.queues.bodies(_DEAD))
+
+    def lost(self) -> list[str]:
+        """Bodies that no reader can make sense of, and that lie neither in the queue nor among its dead letters."""
+        kept = Counter(self.queues.bodies(QUEUE) + self.queues.bodies(_DEAD))
+        return list((Counter(self.no_events) - kept).elements())
 
     def _end(self, buyer: Buyer, at: float) -> None:
         chance = self.chance

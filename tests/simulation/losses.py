@@ -312,11 +312,13 @@ class Losses:
         return totals
 
     def _ends_were_heard(self) -> None:
-        """Each licence that ended had its flush window, or its events lie where somebody finds them."""
+        """A licence that ended had its flush window, or its events lie where somebody finds them; so does no event."""
         for buyer, ending in self.market.endings.items():
             if not self.judge.windows.get(buyer) and not self.market.is_buried(buyer):
                 words = f"the events of {moment(ending.at)} opened no flush window, and no dead-letter queue holds one"
                 raise Violation("e", f"a licence was deprovisioned: {words}")
+        for body in self.market.lost():
+            raise Violation("e", f"a message that nobody could read was deleted: {body}")
 
     def _sums_of(self, group: GroupBook, tables: MemoryDynamoDB) -> dict[str, Decimal]:
         """What was used in a group, by the books; and what became of it, by the tables and the bill."""

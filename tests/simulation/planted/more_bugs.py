@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from metering_dagster import hours
+from metering_dagster.licenses import application
 from metering_dagster.metering import counted, groups, submission, ticks
 from tests.simulation.planted.edits import Edit
 
@@ -62,7 +63,16 @@ def no_receipt() -> Edit:
     return Edit(submission.Submitter._record_results, {"record_id=result.record_id": 'record_id=""'})
 
 
+def unreadable_event_deleted() -> Edit:
+    """A message that is no event is deleted from the queue, before its dead-letter queue gets it."""
+    return Edit(application._apply_batch, {
+        'report.left.append(f"message {message.id}: {event.words}")\n':
+        'report.left.append(f"message {message.id}: {event.words}")\n            done.append(message)\n',
+    })  # fmt: skip
+
+
 MORE: Mapping[str, Callable[[], Edit]] = MappingProxyType({bug.__name__: bug for bug in (
     called_open_for_too_long, called_closed_too_early, no_grace_at_a_months_end, no_last_call_of_what_is_held,
     unprocessed_records_forgotten, allocations_dropped, late_rows_taken_for_counted, no_receipt,
+    unreadable_event_deleted,
 )})  # fmt: skip

@@ -31,6 +31,7 @@ MORE_FOUND = {
     "allocations_dropped": (1, "a"),
     "late_rows_taken_for_counted": (1, "c"),
     "no_receipt": (1, "a"),
+    "unreadable_event_deleted": (1, "e"),
 }
 """The same of those of more_bugs."""
 EVERY = FOUND | MORE_FOUND
