@@ -116,28 +116,25 @@ class Bucket:
     def read(self, name: str) -> Stored | None:
         """See `Place`."""
         with self._explained():
-            try:
-                found = self.client.get_object(Bucket=self.bucket, Key=self._key(name))
-                return Stored(found["Body"].read(), found["ETag"])
-            except self.client.exceptions.NoSuchKey:
-                return None
+            stored, _ = self._get(name)
+        return stored
 
     def replace(self, name: str, content: bytes, generation: str | None) -> str:
         """See `Place`."""
         condition = {"IfNoneMatch": "*"} if generation is None else {"IfMatch": generation}
-        key, write = self._key(name), uuid4().hex
+        write = uuid4().hex
         with self._explained():
             try:
                 put = self.client.put_object(
-                    Bucket=self.bucket, Key=key, Body=content, Metadata={_WRITE: write}, **condition
+                    Bucket=self.bucket, Key=self._key(name), Body=content, Metadata={_WRITE: write}, **condition
                 )
                 return str(put["ETag"])
             except self.client.exceptions.ClientError as error:
                 if error.response.get("Error", {}).get("Code") not in _LOST_RACE:
                     raise
-            found = self._head(key)
-        if found is not None and found["Metadata"].get(_WRITE) == write:
-            return str(found["ETag"])  # it was us: the answer was lost, and the SDK had sent the request again
+            found, written_by = self._get(name)
+        if found is not None and written_by == write:
+            return found.generation  # it was us: the answer was lost, and the SDK had sent the request again
         raise _replaced(f"{self.uri}/{name}")
 
     def generations(self, pattern: str) -> dict[str, str]:
@@ -148,14 +145,13 @@ class Bucket:
             found = {self._name(one["Key"]): one["ETag"] for page in pages for one in page.get("Contents", [])}
         return {name: generation for name, generation in found.items() if fnmatchcase(name, pattern)}
 
-    def _head(self, key: str) -> Any:
-        """The object without its content; None if there is none. A HEAD is answered with a status alone, no code."""
+    def _get(self, name: str) -> tuple[Stored | None, str | None]:
+        """What is stored under the name, and which write it is of."""
         try:
-            return self.client.head_object(Bucket=self.bucket, Key=key)
-        except self.client.exceptions.ClientError as error:
-            if error.response.get("Error", {}).get("Code") != "404":
-                raise
-        return None
+            found = self.client.get_object(Bucket=self.bucket, Key=self._key(name))
+        except self.client.exceptions.NoSuchKey:
+            return None, None
+        return Stored(found["Body"].read(), found["ETag"]), found["Metadata"].get(_WRITE)
 
     def _key(self, name: str) -> str:
         return f"{self.prefix}/{name}" if self.prefix else name
