@@ -94,9 +94,11 @@ def new_for(name: str, *, settings: Settings | None = None) -> Answer:
 def acknowledge(name: str, token: str, *, settings: Settings | None = None) -> bool:
     """The named consumer has taken the answer that came with this token.
 
-    True if that moved its marks; False if it had said so before, or nothing had come with the token. Marks move forward
-    only. Raises `FeedRefusedError` for a token that this consumer was not offered, besides the
-    errors of `new_for`.
+    True if that moved its marks; False if it had said so before, or nothing had come with the token. Of several calls
+    at once with one token, one at most is told True; none where S3 loses the answer to the write that moves them and
+    the marks are replaced again before it is repeated. Marks move forward only.
+
+    Raises `FeedRefusedError` for a token that this consumer was not offered, besides the errors of `new_for`.
     """
     billing = _billing(settings)
     files = _files(billing, checked_name(name))

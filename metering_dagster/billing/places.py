@@ -3,7 +3,8 @@
 Belongs here: generations, conditional replacing, the words of a place that cannot be used. Does not: what is in the
 files (day_files).
 
-A generation is a text that is another one after each replacement; None is that of a file that is not there.
+A generation is a text that is another one after each replacement by other content; None is that of a file that is not
+there.
 """
 
 import fcntl
@@ -22,7 +23,8 @@ from metering_dagster.errors import CallerError, MeteringError, ReplacedMeanwhil
 _SECOND = 1_000_000_000
 _REFUSED = frozenset({
     "AccessDenied", "AllAccessDisabled", "AuthorizationHeaderMalformed", "ExpiredToken", "InvalidAccessKeyId",
-    "InvalidBucketName", "NoSuchBucket", "PermanentRedirect", "SignatureDoesNotMatch",
+    "InvalidBucketName", "InvalidToken", "NoSuchBucket", "PermanentRedirect", "RequestTimeTooSkewed",
+    "SignatureDoesNotMatch",
 })  # fmt: skip
 """Codes of S3 that another attempt does not change."""
 _LOST_RACE = frozenset({"PreconditionFailed", "ConditionalRequestConflict", "NoSuchKey"})
@@ -177,12 +179,12 @@ def _explain(error: Exception, uri: str) -> MeteringError:
 
     words = (
         f"{uri} (BILLING_CHANGES_URI) cannot be used: {mask_text(str(error)).rstrip('.')}. Whatever it holds is left "
-        "as it was."
+        "as it was, unless this was a write whose answer was lost."
     )
     if isinstance(error, ClientError):
         if error.response.get("Error", {}).get("Code") in _REFUSED:
             return CallerError(f"{words} Name a bucket that is there, renew the credentials, or allow s3:GetObject, "
-                               "s3:PutObject and s3:ListBucket.")  # fmt: skip
+                               "s3:PutObject and s3:ListBucket; and look at this machine's clock.")  # fmt: skip
         return UnreachableError(f"{words} The next attempt may succeed.")
     if is_connection_error(error):
         return UnreachableError(f"{words} Check the network and AWS_ENDPOINT_URL_S3.")

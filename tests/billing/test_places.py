@@ -7,9 +7,11 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
+from uuid import uuid4
 
 import boto3
 import pytest
+from botocore.awsrequest import AWSPreparedRequest, AWSResponse
 from botocore.config import Config
 
 from metering_dagster.billing.places import Bucket, Folder, Place
@@ -28,9 +30,9 @@ def s3_of(stack: LocalStack) -> object:
 
 
 @pytest.fixture
-def bucket(emulator: LocalStack, tmp_path: Path) -> Bucket:
+def bucket(emulator: LocalStack) -> Bucket:
     client = s3_of(emulator)
-    name = f"places-{tmp_path.name}".lower().replace("_", "-")[:60].strip("-")
+    name = f"places-{uuid4().hex}"
     client.create_bucket(Bucket=name)
     return Bucket(client, f"s3://{name}/some/prefix/")
 
@@ -222,6 +224,22 @@ def test_a_write_whose_answer_was_lost_and_that_the_sdk_sent_again_counts_as_our
     generation = bucket.replace(NAME, b"ours", None)
     assert sent == [1, 2]
     assert (bucket.read(NAME).content, bucket.read(NAME).generation) == (b"ours", generation)
+
+
+@pytest.mark.parametrize(("status", "code", "error"), [
+    (403, "AccessDenied", CallerError), (400, "InvalidToken", CallerError), (403, "RequestTimeTooSkewed", CallerError),
+    (503, "SlowDown", UnreachableError),
+])  # fmt: skip
+def test_a_refusal_of_the_look_after_a_lost_race_is_told_as_what_it_is(bucket: Bucket, status, code, error):
+    bucket.replace(NAME, b"theirs", None)
+
+    def refuse(request: AWSPreparedRequest, **_: object) -> AWSResponse:
+        body = f"<Error><Code>{code}</Code><Message>no</Message></Error>".encode()
+        return AWSResponse(request.url, status, {}, SimpleNamespace(stream=lambda: iter([body])))
+
+    bucket.client.meta.events.register("before-send.s3.GetObject", refuse)
+    with pytest.raises(error, match=rf"{code}.*unless this was a write whose answer was lost"):
+        bucket.replace(NAME, b"ours", None)
 
 
 def test_a_bucket_without_a_prefix_is_used_from_its_root(bucket: Bucket):
