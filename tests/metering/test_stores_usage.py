@@ -9,6 +9,8 @@ from metering_dagster.hours import parse_bucket
 from metering_dagster.metering.reasons import RawStatus
 from metering_dagster.metering.rows import GroupKey
 from metering_dagster.metering.usage_table import IndexedRow, RowEnd
+from tests.conftest import MINISTACK
+from tests.contracts.engines import deviates
 from tests.items import ACCOUNT, DIMENSION, HOUR, LICENCE, OTHER_LICENCE, a_usage, an_allocation, some_usage
 
 KEY = GroupKey(LICENCE, ACCOUNT, DIMENSION, parse_bucket(HOUR))
@@ -108,9 +110,7 @@ def test_a_legacy_row_of_any_odd_type_stops_no_neighbour(world):
 
 
 def test_allocations_are_compared_as_a_whole(world, usage, request):
-    if request.node.callspec.params["engine"] == "ministack":
-        reason = "ministack takes any two lists for equal; DynamoDB compares them, and so does DynamoDB Local"
-        request.applymarker(pytest.mark.xfail(strict=True, reason=reason))
+    deviates(request, MINISTACK, "takes any two lists for equal")
     allocations = [an_allocation("1", team="a"), an_allocation("2", team="b")]
     world.put(a_usage(0, "3", allocations=allocations), a_usage(1, "3", allocations=allocations))
     rows = usage.group_rows(KEY)

@@ -312,7 +312,10 @@ class Losses:
         return totals
 
     def _ends_were_heard(self) -> None:
-        """A licence that ended had its flush window, or its events lie where somebody finds them; so does no event."""
+        """A licence that ended had its flush window, or its events lie where somebody finds them.
+
+        So do the messages that are no event.
+        """
         for buyer, ending in self.market.endings.items():
             if not self.judge.windows.get(buyer) and not self.market.is_buried(buyer):
                 words = f"the events of {moment(ending.at)} opened no flush window, and no dead-letter queue holds one"
