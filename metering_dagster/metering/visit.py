@@ -16,7 +16,7 @@ from metering_dagster.metering.guard import refuse_open_hour
 from metering_dagster.metering.windows import Whose
 
 if TYPE_CHECKING:
-    from metering_dagster.metering.aggregation import Aggregation
+    from metering_dagster.metering.aggregation_report import Aggregation
     from metering_dagster.metering.deployment import Deployment
     from metering_dagster.metering.submission import Submission
     from metering_dagster.metering.tables import Slice, Tables
