@@ -280,7 +280,7 @@ class World:
         ops = {
             "pending_usage": {"ops": {"discover_pending": config}},
             "aggregated_usage": {"ops": {"aggregate_groups": config}},
-            "metered_usage": {"ops": {"plan_submissions": config}},
+            "metered_usage": {"ops": {"submit_batches": config}},
         }
         outcome = self._run("meter_hour", instance, {"ops": ops}, today=today, stops_at_once=True, partition_key=hour)
         assert {evaluation.partition for evaluation in outcome.checks.values()} <= {hour}

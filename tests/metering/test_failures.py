@@ -3,6 +3,7 @@
 import socket
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from botocore.config import Config
@@ -294,7 +295,12 @@ def test_what_a_run_says_of_a_buyer_is_masked(busy_world):
     said = busy_world.meter().said  # `meter` has looked through all of it for the whole names
     assert busy_world.secrets == {LICENCE, "444455556666"}
     assert "licence ****cdef, account ****6666" in said
-    assert "metering_dagster.metering.ops" in said  # with the values that steps handed on
+
+
+def test_the_steps_of_an_hour_hand_nothing_on(busy_world, instance):
+    assert busy_world.meter(instance=instance).success
+    kept = Path(instance.storage_directory())
+    assert not [file for file in kept.rglob("*") if file.is_file() and file.name in ("result", "hour", "planned")]
 
 
 def test_words_of_others_are_masked_too(world):
