@@ -113,7 +113,7 @@ class _Visit:
     @property
     def closed(self) -> str:
         """Why nothing more can be billed here, as a reason."""
-        closed = hours.closes_at(self.hour, self.hour)
+        closed = hours.closes_for_good(self.hour)
         return f"Still pending when its hour could no longer be billed, at {closed:%Y-%m-%dT%H:%MZ}"
 
     def tell(self, entry: Entry) -> None:

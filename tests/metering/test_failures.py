@@ -260,6 +260,16 @@ def test_an_hour_past_its_window_with_something_pending_fails_and_touches_nothin
     )  # fmt: skip
 
 
+def test_an_hour_that_the_months_grace_opens_again_says_when_and_touches_nothing(world):
+    world.at("2026-11-30T21:00:00Z")
+    waiting = "2026-11-29T20"
+    world.put(a_usage(0, "1", hour=waiting))
+    fails_untouched(
+        world, f"The window of {waiting} closed at 2026-11-30T20:00Z", "opens again at 2026-12-01T00:00Z, until",
+        "2026-12-01T02:00Z", "1 raw rows and 0 aggregates", "nothing expires them before", hour=waiting,
+    )  # fmt: skip
+
+
 def test_an_hour_past_its_window_with_nothing_pending_is_green_and_says_so(world):
     past = "2026-11-27T12"
     world.put(a_usage(0, "1", hour=past, filed=None, meteringStatus="Aggregated"))
