@@ -24,6 +24,7 @@ BILLING = {
     "same_amount_again", "both_tables", "frozen_column", "resource_group_case", "two_subscriptions_one_resource_group",
     "no_subscriptions", "late_commit", "same_second", "stamp_precision", "future_stamp", "null_stamp", "client_zone",
     "reingested_twice", "horizon", "old_day_by_hand", "many_resource_groups", "server_gone", "deleted_cell",
+    "formula_in_csv",
 }  # fmt: skip
 MARK = re.compile(r'^@pytest\.mark\.case\("([a-z0-9_]+)"\)$', re.MULTILINE)
 
