@@ -96,7 +96,7 @@ def losses_of(tables: Tables, buyer: Buyer, now: datetime) -> list[Loss]:
 def _loss(tables: Tables, buyer: Buyer, bucket: str) -> Loss:
     loss = Loss(buyer, bucket)
     arn, account = buyer
-    theirs = (row for row in tables.usage.pending_rows(bucket, arn) if account_of(row.sort_key) == account)
+    theirs = (row for row in tables.usage.pending_rows(bucket, [arn]) if account_of(row.sort_key) == account)
     for chunk in chunked(theirs, _ROWS_AT_ONCE):
         groups = {key for row in chunk if (key := group_of(arn, row.sort_key)) is not None}
         # What is pending of a committed group is in its aggregate, or late, which the hour's own run tells.
@@ -105,7 +105,7 @@ def _loss(tables: Tables, buyer: Buyer, bucket: str) -> Loss:
             if row.pending == bucket and group_of(arn, row.sort_key) not in committed:
                 loss.rows += 1
                 loss.add(row.quantity, tables)
-    for stored in tables.aggregated.pending(bucket, arn):
+    for stored in tables.aggregated.pending(bucket, [arn]):
         if stored.buyer == buyer:
             loss.records += 1
             loss.add(stored.quantity, tables)

@@ -135,13 +135,14 @@ class AggregatedTable:
             for plan, fate in zip(plans, fates, strict=True)
         ]
 
-    def pending(self, bucket: str, license_arn: str | None = None) -> Iterator[StoredAggregate]:
-        """What is pending for this hour: found by the sparse index, and read again consistently.
+    def pending(self, bucket: str, licenses: Sequence[str] | None = None) -> Iterator[StoredAggregate]:
+        """Read what is pending for this hour, of these licenses or of all (None).
 
-        Comes in the order of licences, a hundred at a time, so memory does not grow with the hour.
+        It is found by the sparse index and read again consistently. It comes in the order of licenses, a hundred at a
+        time, so memory does not grow with the hour.
         """
         keys: list[Item] = []
-        for page in self._index.pages(bucket, license_arn, f"{_HASH}, {_RANGE}"):
+        for page in self._index.pages(bucket, licenses, f"{_HASH}, {_RANGE}"):
             keys += [{_HASH: item[_HASH], _RANGE: item[_RANGE]} for item in page]
             while len(keys) >= dynamodb.BATCH_GET_KEYS:
                 head, keys = keys[: dynamodb.BATCH_GET_KEYS], keys[dynamodb.BATCH_GET_KEYS :]
@@ -154,13 +155,10 @@ class AggregatedTable:
         if error is not None:
             raise error
 
-    def await_visible(
-        self, keys: Collection[GroupKey], bucket: str, licences: Sequence[str | None] = (None,)
-    ) -> list[GroupKey]:
-        """Wait until the sparse index shows these committed groups; those it does not show in time, though pending.
+    def await_visible(self, keys: Collection[GroupKey], bucket: str) -> list[GroupKey]:
+        """Wait until the sparse index shows these committed groups; return the pending ones it does not show in time.
 
-        The index follows the table after some milliseconds, seldom seconds. Whoever submits next asks the index, for
-        everything or for these licences.
+        The index follows the table after some milliseconds, seldom seconds, and a submission reads the index.
         """
         hidden = {(key.license_arn, key.prefix): key for key in keys}
         for attempt in range(_VISIBLE_ATTEMPTS):
@@ -168,10 +166,9 @@ class AggregatedTable:
                 break
             if attempt:
                 time.sleep(dynamodb.pause(attempt))
-            for licence in licences:
-                for page in self._index.pages(bucket, licence, f"{_HASH}, {_RANGE}"):
-                    for item in page:
-                        hidden.pop((item[_HASH]["S"], item[_RANGE]["S"]), None)
+            for page in self._index.pages(bucket, [license_arn for license_arn, _ in hidden], f"{_HASH}, {_RANGE}"):
+                for item in page:
+                    hidden.pop((item[_HASH]["S"], item[_RANGE]["S"]), None)
             if hidden and attempt:
                 # What is not pending any more, another run has sent.
                 still = self._still_pending([_key(key) for key in hidden.values()], bucket)

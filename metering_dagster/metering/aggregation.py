@@ -123,7 +123,7 @@ def aggregate(tables: Tables, part: Slice, tell: Tell = ignore) -> Aggregation:
                 waiting = _handle(tables, part, visits, report, first=attempt == 0)
             report.unsettled += [name_of(key) for key in waiting]
     if report.latest:
-        hidden = tables.aggregated.await_visible(report.latest, part.bucket, part.licences)
+        hidden = tables.aggregated.await_visible(report.latest, part.bucket)
         report.hidden = [name_of(key) for key in hidden]
     return report
 
@@ -140,10 +140,9 @@ def settle_group(tables: Tables, key: GroupKey, committed: Committed, report: Ag
 
 
 def _groups(tables: Tables, part: Slice) -> Iterator[tuple[GroupKey, int]]:
-    for licence in part.licences:
-        for key, rows in tables.usage.pending_groups(part.bucket, licence):
-            if part.holds((key.license_arn, key.account)):
-                yield key, rows
+    for key, rows in tables.usage.pending_groups(part.bucket, part.licences):
+        if part.holds((key.license_arn, key.account)):
+            yield key, rows
 
 
 def _windows(groups: Iterable[tuple[GroupKey, int]]) -> Iterator[list[GroupKey]]:

@@ -49,26 +49,25 @@ def discover(tables: Tables, part: Slice, tell: Tell = ignore) -> Discovery:
     """Survey the slice; `tell` hears of rows that end here. Memory is that of one licence's groups."""
     report = Discovery(settled=Aggregation(tell=tell), tell=tell)
     odd: list[IndexedRow] = []
-    for licence in part.licences:
-        groups: set[GroupKey] = set()
-        current = None
-        for row in tables.usage.pending_rows(part.bucket, licence):
-            key = group_of(row.license_arn, row.sort_key)
-            if not part.holds((row.license_arn, account_of(row.sort_key))):
-                continue
-            if row.license_arn != current:
-                report.licences, report.groups = report.licences + 1, report.groups + len(groups)
-                current, groups = row.license_arn, set()
-            report.rows += 1
-            fault = key_fault(row.sort_key, row.account, row.dimension)
-            if fault is not None or key is None or key.bucket != part.bucket:
-                odd.append(row)
-            else:
-                groups.add(key)
-            if len(odd) >= _ODD_AT_ONCE:
-                mend(tables, part.bucket, tables.usage.rows(odd), report)
-                odd = []
-        report.groups += len(groups)
+    groups: set[GroupKey] = set()
+    current = None
+    for row in tables.usage.pending_rows(part.bucket, part.licences):
+        key = group_of(row.license_arn, row.sort_key)
+        if not part.holds((row.license_arn, account_of(row.sort_key))):
+            continue
+        if row.license_arn != current:
+            report.licences, report.groups = report.licences + 1, report.groups + len(groups)
+            current, groups = row.license_arn, set()
+        report.rows += 1
+        fault = key_fault(row.sort_key, row.account, row.dimension)
+        if fault is not None or key is None or key.bucket != part.bucket:
+            odd.append(row)
+        else:
+            groups.add(key)
+        if len(odd) >= _ODD_AT_ONCE:
+            mend(tables, part.bucket, tables.usage.rows(odd), report)
+            odd = []
+    report.groups += len(groups)
     mend(tables, part.bucket, tables.usage.rows(odd), report)
     report.aggregates = _pending_aggregates(tables, part)
     if not report.rows and not report.aggregates:
@@ -82,8 +81,7 @@ def pending_of(tables: Tables, part: Slice) -> tuple[int, int]:
     """How many raw rows and aggregates of the slice's buyers are pending."""
     rows = sum(
         part.holds((row.license_arn, account_of(row.sort_key)))
-        for licence in part.licences
-        for row in tables.usage.pending_rows(part.bucket, licence)
+        for row in tables.usage.pending_rows(part.bucket, part.licences)
     )
     return rows, _pending_aggregates(tables, part)
 
@@ -91,11 +89,7 @@ def pending_of(tables: Tables, part: Slice) -> tuple[int, int]:
 def _pending_aggregates(tables: Tables, part: Slice) -> int:
     if part.buyers is None:
         return tables.aggregated.count_pending(part.bucket)
-    return sum(
-        part.holds(stored.buyer)
-        for licence in part.licences
-        for stored in tables.aggregated.pending(part.bucket, licence)
-    )
+    return sum(part.holds(stored.buyer) for stored in tables.aggregated.pending(part.bucket, part.licences))
 
 
 def mend(tables: Tables, bucket: str, odd: Iterable[RawRow], report: Discovery) -> None:

@@ -342,11 +342,10 @@ def pending_windows(tables: Tables, part: Slice) -> Iterator[list[StoredAggregat
 
 def _pending(tables: Tables, part: Slice) -> Iterator[StoredAggregate]:
     urgent = {buyer for buyer in part.expiries or () if part.holds(buyer)}
-    for urgent_licence in sorted({arn for arn, _ in urgent}):
-        for stored in tables.aggregated.pending(part.bucket, urgent_licence):
-            if stored.buyer in urgent:
-                yield stored
-    for licence in part.licences:
-        for stored in tables.aggregated.pending(part.bucket, licence):
-            if stored.buyer not in urgent and part.holds(stored.buyer):
-                yield stored
+    for stored in tables.aggregated.pending(part.bucket, sorted({arn for arn, _ in urgent})):
+        if stored.buyer in urgent:
+            yield stored
+    others = None if part.buyers is None else sorted({arn for arn, _ in part.buyers - urgent})
+    for stored in tables.aggregated.pending(part.bucket, others):
+        if stored.buyer not in urgent and part.holds(stored.buyer):
+            yield stored

@@ -67,20 +67,23 @@ class UsageTable:
         self.client, self.name = client, name
         self._index = PendingIndex(client, name, SHAPE)
 
-    def pending_rows(self, bucket: str, license_arn: str | None = None) -> Iterator[IndexedRow]:
-        """Every row filed under this hour, by the sparse index (eventually consistent), in the order of licences."""
-        for page in self._index.pages(bucket, license_arn, f"{_HASH}, {_RANGE}, customerAWSAccountId, dimension"):
+    def pending_rows(self, bucket: str, licenses: Sequence[str] | None = None) -> Iterator[IndexedRow]:
+        """Read the rows filed under this hour, of these licenses or of all (None), in the order of licenses.
+
+        They come from the sparse index, which is eventually consistent.
+        """
+        for page in self._index.pages(bucket, licenses, f"{_HASH}, {_RANGE}, customerAWSAccountId, dimension"):
             for item in page:
                 yield IndexedRow(item[_HASH]["S"], item[_RANGE]["S"],
                                  value(item, "customerAWSAccountId"), value(item, "dimension"))  # fmt: skip
 
-    def pending_groups(self, bucket: str, license_arn: str | None = None) -> Iterator[tuple[GroupKey, int]]:
-        """The groups of this hour with rows filed under it, each with how many; licence after licence.
+    def pending_groups(self, bucket: str, licenses: Sequence[str] | None = None) -> Iterator[tuple[GroupKey, int]]:
+        """Find the groups of this hour with rows filed under it, each with how many; license after license.
 
         Rows whose key names another hour, or none, are left out. Memory is that of one licence's groups.
         """
         licence, groups = None, Counter[GroupKey]()
-        for row in self.pending_rows(bucket, license_arn):
+        for row in self.pending_rows(bucket, licenses):
             if row.license_arn != licence:
                 yield from sorted(groups.items())
                 licence, groups = row.license_arn, Counter()

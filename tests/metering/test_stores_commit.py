@@ -216,7 +216,7 @@ def test_pending_reads_every_page_and_believes_the_base_table(world, tables):
     found = [stored.dimension for stored in tables.aggregated.pending(HOUR)]
     assert len(found) == len(set(found)) == 229
     assert "d007" not in found
-    assert len(list(tables.aggregated.pending(HOUR, OTHER_LICENCE))) == 0
+    assert len(list(tables.aggregated.pending(HOUR, [OTHER_LICENCE]))) == 0
 
 
 @pytest.mark.lengthy
