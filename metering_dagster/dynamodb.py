@@ -15,7 +15,7 @@ from boto3.dynamodb.types import TypeDeserializer, TypeSerializer
 from botocore import exceptions
 from botocore.exceptions import BotoCoreError, ClientError
 
-from metering_dagster.errors import CallerError, MeteringError, TableError, UnreachableError
+from metering_dagster.errors import CallerError, ItemRefusedError, MeteringError, TableError, UnreachableError
 from metering_dagster.masking import mask_text
 
 if TYPE_CHECKING:
@@ -241,7 +241,8 @@ def explain(
             misshapen = shape_error(client, table, shape, kept)
             if misshapen is not None:
                 return misshapen
-            return TableError(f"DynamoDB refuses {error.operation_name} on {where}: {code}: {message}. {kept}")
+            kind = ItemRefusedError if code == "ValidationException" else TableError
+            return kind(f"DynamoDB refuses {error.operation_name} on {where}: {code}: {message}. {kept}")
         return UnreachableError(f"DynamoDB failed {error.operation_name} on {where}: {code}: {message}. {kept} "
                                 "The next run tries again.")  # fmt: skip
     if is_connection_error(error):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from botocore.exceptions import ClientError
 
 from metering_dagster.dynamodb import CONFLICT_ATTEMPTS, pause
-from metering_dagster.errors import TableError
+from metering_dagster.errors import ItemRefusedError
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
@@ -139,5 +139,5 @@ def _verdicts(units: Sequence[Unit], parcel: list[int], reasons: Sequence[Any]) 
             elif code in _INVALID:
                 found.setdefault(position, Fate.INVALID)
             elif code not in _AGAIN and code != "None":
-                raise TableError(f"DynamoDB cancelled a transaction with {code}; none of its writes happened.")
+                raise ItemRefusedError(f"DynamoDB cancelled a transaction with {code}; none of its writes happened.")
     return found

@@ -17,6 +17,7 @@ from metering_dagster.dynamodb import IndexShape, Item, TableShape, typed, value
 from metering_dagster.metering import counted, pending_index
 from metering_dagster.metering.counted import Committed
 from metering_dagster.metering.groups import Aggregate
+from metering_dagster.metering.identities import Identities
 from metering_dagster.metering.pending_index import PendingIndex
 from metering_dagster.metering.quantities import Quantities, number_text
 from metering_dagster.metering.reasons import ANSWERS, RawStatus, RecordStatus
@@ -92,6 +93,8 @@ class AggregatedTable:
     def __init__(self, client: "DynamoDBClient", name: str, usage: UsageTable, quantities: Quantities) -> None:
         self.client, self.name, self.usage, self.quantities = client, name, usage, quantities
         self._index = PendingIndex(client, name, SHAPE)
+        self.identities = Identities(client, name, SHAPE)
+        """Which group of a legacy product is the one that is sent for a customer, dimension and hour."""
 
     def committed(self, keys: Sequence[GroupKey]) -> dict[GroupKey, Committed]:
         """Those of the groups that were committed, by us or by others, read consistently."""
