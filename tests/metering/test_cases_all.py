@@ -17,7 +17,7 @@ CASES = {
     "aggregate_made_by_others", "wrong_product_code", "shadow_beside_live",
     "stale_behind_a_gap", "expiry_meets_success",
     "late_license_updated", "agreement_ended_alone", "bad_event_body", "detail_type_suffix",
-    "deprovision_in_time", "finaliser_race",
+    "deprovision_in_time", "finaliser_race", "five_thousand_windows",
 }  # fmt: skip
 BILLING = {
     "same_amount_again", "both_tables", "frozen_column", "resource_group_case", "two_subscriptions_one_resource_group",
