@@ -22,7 +22,7 @@ from metering_dagster.expiry.report import Sweep
 from metering_dagster.expiry.sweep import hours_of_sweep, sweep
 from metering_dagster.licenses import events_queue
 from metering_dagster.licenses.application import apply_events
-from metering_dagster.licenses.closing import close_windows
+from metering_dagster.licenses.closing import close_windows, failure_of
 from metering_dagster.licenses.closing_store import ClosingStore
 from metering_dagster.licenses.flush_plan import hours_to_flush
 from metering_dagster.licenses.flush_search import pending_hours
@@ -193,7 +193,8 @@ def _raise(failure: MeteringError | None) -> None:
 
 def _close(deployment: Deployment, place: Place, errand: Errand) -> None:
     tables = deployment.tables
-    close_windows(ClosingStore(tables.subscribers.client, tables.subscribers.name), tables, lambda bucket, losses: None)
+    store = ClosingStore(tables.subscribers.client, tables.subscribers.name)
+    _raise(failure_of(close_windows(store, tables, lambda bucket, losses: None)))
 
 
 def _apply(deployment: Deployment, place: Place, errand: Errand) -> None:
