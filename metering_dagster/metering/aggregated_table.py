@@ -143,16 +143,8 @@ class AggregatedTable:
         """
         names = f"{_HASH}, {_RANGE}, {commit_items.LICENSE}, {commit_items.GROUP}"
         for shard in range(own_items.SHARDS):
-            for keys in self._commit_pages(bucket, shard, ProjectionExpression=names):
+            for keys in _commit_pages(self.client, self.name, bucket, shard, ProjectionExpression=names):
                 yield from self._lost_of(keys)
-
-    def has_commits(self, bucket: str) -> bool:
-        """Whether any group of this hour was committed by us; it stops at the first shard that holds one."""
-        return any(
-            page
-            for shard in range(own_items.SHARDS)
-            for page in self._commit_pages(bucket, shard, ProjectionExpression=_RANGE, Limit=1)
-        )
 
     def put_back(self, aggregate: Aggregate, now: datetime) -> bool:
         """Put the aggregate of a commit back, pending and marked.
@@ -244,16 +236,6 @@ class AggregatedTable:
             items = list(dynamodb.batch_get(self.client, self.name, keys))
         found = sorted((_stored(item) for item in items), key=lambda s: (s.license_arn, s.sort_key))
         return [stored for stored in found if stored.pending == bucket]
-
-    def _commit_pages(self, bucket: str, shard: int, **reading: Any) -> Iterator[Sequence[Item]]:
-        request: dict[str, Any] = {
-            "TableName": self.name,
-            "KeyConditionExpression": f"{_HASH} = :shard",
-            "ExpressionAttributeValues": {":shard": {"S": own_items.commit_hash_key(bucket, shard)}},
-            **reading,
-        }
-        with self._explained():
-            yield from dynamodb.pages(self.client.query, **request)
 
     def _lost_of(self, items: Sequence[Item]) -> Iterator[CommitRecord]:
         """Those of these commits, named by key and group, whose aggregate is gone."""
@@ -349,6 +331,26 @@ class AggregatedTable:
 
     def _explained(self) -> dynamodb.Explained:
         return dynamodb.Explained(self.client, self.name, SHAPE)
+
+
+def has_commits(client: "DynamoDBClient", table: str, bucket: str) -> bool:
+    """Whether any group of this hour was committed by us; it stops at the first shard that holds one."""
+    shards = range(own_items.SHARDS)
+    pages = (_commit_pages(client, table, bucket, shard, ProjectionExpression=_RANGE, Limit=1) for shard in shards)
+    return any(next(iter(of_shard), ()) for of_shard in pages)
+
+
+def _commit_pages(
+    client: "DynamoDBClient", table: str, bucket: str, shard: int, **reading: Any
+) -> Iterator[Sequence[Item]]:
+    request: dict[str, Any] = {
+        "TableName": table,
+        "KeyConditionExpression": f"{_HASH} = :shard",
+        "ExpressionAttributeValues": {":shard": {"S": own_items.commit_hash_key(bucket, shard)}},
+        **reading,
+    }
+    with dynamodb.Explained(client, table, SHAPE):
+        yield from dynamodb.pages(client.query, **request)
 
 
 def _key(group: GroupKey) -> Item:

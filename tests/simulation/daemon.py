@@ -18,6 +18,7 @@ from metering_dagster.licenses.closing_store import ClosingStore
 from metering_dagster.licenses.flush_search import need_of_flush
 from metering_dagster.licenses.wiring import events_queue_of
 from metering_dagster.metering import ticks
+from metering_dagster.metering.aggregated_table import has_commits
 from tests.simulation import runs
 from tests.simulation.kernel import Kernel
 from tests.simulation.plan import HOUR, Plan
@@ -346,6 +347,13 @@ class _HourEvidence:
     def last_run(self) -> ticks.LastRun | None:
         memory = self.daemon.memories.get(self.bucket)
         return memory.last_run() if memory else None
+
+    def has_commits(self) -> bool:
+        try:
+            probe = self.deployment.probe.aggregates
+            return has_commits(probe.client, probe.table, self.bucket)
+        except MeteringError:
+            return True
 
     def pending(self, expected: ticks.LastRun | None) -> ticks.Pending:
         rows, aggregates = (expected.pending_rows, expected.pending_aggregates) if expected else (0, 0)

@@ -7,6 +7,7 @@ kept.
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from tests.simulation.memory import failures
@@ -148,6 +149,7 @@ class DynamoDBClient(MemoryClient):
         described = {
             "TableName": name,
             "TableStatus": "ACTIVE",
+            "CreationDateTime": datetime.fromtimestamp(self.tables.clock(), UTC),
             "KeySchema": request["KeySchema"],
             "AttributeDefinitions": request["AttributeDefinitions"],
             "BillingModeSummary": {"BillingMode": request.get("BillingMode", "PROVISIONED")},
