@@ -58,7 +58,7 @@ def of_sweep(mode: str, report: Sweep, *, whole: bool) -> dict[str, dg.MetadataV
     if report.unreachable:
         values = [dg.TableRecord({"meteringPending": name, "count": n}) for name, n in report.unreachable.most_common()]
         shown["filed_where_no_run_looks_by_value"] = dg.MetadataValue.table(values)
-    notes = [*report.failures.notes, *report.notes]
+    notes = [*report.faults, *report.notes]
     if notes:
         shown["notes"] = dg.MetadataValue.md("\n".join(f"- {note}" for note in notes))
     return shown
@@ -83,8 +83,7 @@ def warnings_of(report: Sweep, *, writes: bool) -> list[str]:
 
 def faults_of(report: Sweep, ledger_fault: str | None) -> list[str]:
     """Why the sweep is not green, in words; empty if it is."""
-    failures = report.failures
-    faults = []
+    failures, faults = report.failures, []
     if failures.total:
         counted = "; ".join(f"{count} {why}" for why, count in failures.by_why.most_common(_REASONS))
         first = f" The first: {failures.notes[0]}." if failures.notes else ""

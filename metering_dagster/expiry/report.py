@@ -111,6 +111,11 @@ class Sweep:
         self.changed += done.changed + len(done.settled.unsettled)
 
     @property
+    def faults(self) -> list[str]:
+        """The first things that failed, in words, masked."""
+        return list(self.failures.notes)
+
+    @property
     def total(self) -> Loss:
         """All that is lost."""
         return _sum(self.lost.values())
