@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from metering_dagster import dynamodb, transactions
+from metering_dagster import dynamodb, hours, transactions
 from metering_dagster.dynamodb import IndexShape, Item, TableShape, typed, value
 from metering_dagster.metering import commit_items, own_items, pending_index
 from metering_dagster.metering.commit_items import CommitRecord, Committed
@@ -185,6 +185,37 @@ class AggregatedTable:
                 head, keys = keys[: dynamodb.BATCH_GET_KEYS], keys[dynamodb.BATCH_GET_KEYS :]
                 yield from self._still_pending(head, bucket)
         yield from self._still_pending(keys, bucket)
+
+    def unreachable(self, now: datetime) -> Iterator[StoredAggregate]:
+        """Find, by a Scan of the sparse index, what is filed where no Query of ours looks, read again consistently."""
+        for page in self._index.unreachable(now):
+            keys = [{_HASH: item[_HASH], _RANGE: item[_RANGE]} for item in page]
+            with self._explained():
+                found = [_stored(item) for item in dynamodb.batch_get(self.client, self.name, keys)]
+            yield from (
+                stored for stored in found if stored.pending is not None and not hours.is_named(stored.pending, now)
+            )
+
+    def refile(self, moves: Sequence[tuple[StoredAggregate, str]], now: datetime) -> list[bool]:
+        """File each under this hour, on the condition that it is still pending where it was; for each, whether it was.
+
+        Nothing else of it changes. Whether it can be sent is judged when that hour is.
+        """
+        units = []
+        for stored, bucket in moves:
+            values = {":from": {"S": stored.pending}, ":to": {"S": bucket}, ":now": {"S": dynamodb.stamp(now)}}
+            action = {
+                "Update": {
+                    "TableName": self.name,
+                    "Key": {_HASH: {"S": stored.license_arn}, _RANGE: {"S": stored.sort_key}},
+                    "UpdateExpression": "SET meteringPending = :to, updatedAt = :now",
+                    "ConditionExpression": "meteringPending = :from",
+                    "ExpressionAttributeValues": values,
+                }
+            }
+            units.append(Unit((action,), _ITEM_BYTES + transactions.bytes_of(values)))
+        with self._explained():
+            return [fate is Fate.WRITTEN for fate in transact(self.client, units)]
 
     def check_shape(self) -> None:
         """Raise `TableError` where the table's keys or indexes are not as they must be."""
