@@ -18,6 +18,7 @@ CASES = {
     "stale_behind_a_gap", "expiry_meets_success",
     "late_license_updated", "agreement_ended_alone", "bad_event_body", "detail_type_suffix",
     "deprovision_in_time", "finaliser_race",
+    "slow_cron", "control_characters", "old_ledger_file", "first_hour_in_alerts",
 }  # fmt: skip
 BILLING = {
     "same_amount_again", "both_tables", "frozen_column", "resource_group_case", "two_subscriptions_one_resource_group",
