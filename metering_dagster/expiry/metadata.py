@@ -7,6 +7,7 @@ stays masked.
 import dagster as dg
 
 from metering_dagster.expiry.report import READ, RECORDS_ENDED, ROWS_ENDED, Loss, Sweep
+from metering_dagster.masking import markdown_list, printable
 from metering_dagster.metering.quantities import number_text
 
 _WARNED_HOURS = 30
@@ -47,7 +48,9 @@ def of_sweep(mode: str, report: Sweep, *, whole: bool) -> dict[str, dg.MetadataV
         ]
         shown["lost_by_dimension"] = dg.MetadataValue.table(by_dimension)
     if report.rejected:
-        reasons = [dg.TableRecord({"reason": name, "count": n}) for name, n in sorted(report.rejected.items())]
+        reasons = [
+            dg.TableRecord({"reason": printable(name), "count": n}) for name, n in sorted(report.rejected.items())
+        ]
         shown["rejected_by_reason"] = dg.MetadataValue.table(reasons)
     if report.refiled:
         refiled = [dg.TableRecord({"hour": name, "rows": n}) for name, n in sorted(report.refiled.items())]
@@ -56,11 +59,14 @@ def of_sweep(mode: str, report: Sweep, *, whole: bool) -> dict[str, dg.MetadataV
         refiled = [dg.TableRecord({"hour": name, "records": n}) for name, n in sorted(report.refiled_records.items())]
         shown["refiled_records_by_hour"] = dg.MetadataValue.table(refiled)
     if report.unreachable:
-        values = [dg.TableRecord({"meteringPending": name, "count": n}) for name, n in report.unreachable.most_common()]
+        values = [
+            dg.TableRecord({"meteringPending": printable(name), "count": n})
+            for name, n in report.unreachable.most_common()
+        ]
         shown["filed_where_no_run_looks_by_value"] = dg.MetadataValue.table(values)
     notes = [*report.faults, *report.notes]
     if notes:
-        shown["notes"] = dg.MetadataValue.md("\n".join(f"- {note}" for note in notes))
+        shown["notes"] = dg.MetadataValue.md(markdown_list(notes))
     return shown
 
 
