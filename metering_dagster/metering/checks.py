@@ -15,7 +15,7 @@ from metering_dagster.ledger.entries import Standing
 from metering_dagster.metering.quantities import number_text
 
 if TYPE_CHECKING:
-    from metering_dagster.metering.aggregation import Aggregation
+    from metering_dagster.metering.aggregation_report import Aggregation
     from metering_dagster.metering.submission import Submission
 
 AGGREGATED: Mapping[str, str] = {

@@ -6,12 +6,16 @@ pending (the use cases).
 
 import threading
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TypeVar
 
 from metering_dagster.errors import CallerError, ItemRefusedError, TableError
 from metering_dagster.masking import mask_names
 
+T = TypeVar("T")
+R = TypeVar("R")
 GIVE_UP = 20
 """Alike failures in a row after which their step rests for the run: an outage is not retried item by item."""
 _NOTES = 20
@@ -87,6 +91,60 @@ class Failures:
         with self._lock:
             row = self._rows.get(step)
             return row.resting if row is not None else ""
+
+    @contextmanager
+    def isolated(self, step: str, item: T, name: Callable[[T], tuple[str, Iterable[str]]]) -> Iterator[None]:
+        """Count what is raised in the block as this item's failure, and go on behind it.
+
+        `name` is asked only then: how people call the item, masked, and what must not be shown of it. What stops the
+        rest is raised. Where nothing is raised, the step's row of failures ends.
+        """
+        try:
+            yield
+        except Exception as error:
+            if stops_the_rest(error):
+                raise
+            called, secrets = name(item)
+            self.add(step, called, error, secrets)
+        else:
+            self.went_well(step)
+
+    def each(
+        self,
+        step: str,
+        items: Sequence[T],
+        do: Callable[[Sequence[T]], Sequence[R]],
+        name: Callable[[T], tuple[str, Iterable[str]]],
+    ) -> Iterator[tuple[T, R]]:
+        """Do the step for all items together, or one by one where that raises; the items that went through.
+
+        `do` gives a result for each of its items. `name` is how people call an item, masked, and what must not be shown
+        of it. Items that fail alone are counted; none is tried any more once the step rests.
+        """
+        results = None
+        try:
+            results = do(items) if items else []
+        except Exception as error:
+            if stops_the_rest(error):
+                raise
+        if results is not None:
+            yield from zip(items, results, strict=True)
+            return
+        for item in items:
+            if self.is_resting(step):
+                continue
+            alone: Sequence[R] = []
+            with self.isolated(step, item, name):
+                alone = do([item])
+            yield from ((item, result) for result in alone)
+
+    def is_resting(self, step: str, items: int = 1) -> bool:
+        """Return whether nothing more is tried of this step; then so many items are counted as left by it."""
+        why = self.resting(step)
+        if why:
+            with self._lock:
+                self.by_why[why] += items
+        return bool(why)
 
     @property
     def total(self) -> int:

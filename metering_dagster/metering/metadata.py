@@ -15,7 +15,7 @@ from metering_dagster.masking import mask_text
 from metering_dagster.metering.quantities import number_text, total
 
 if TYPE_CHECKING:
-    from metering_dagster.metering.aggregation import Aggregation
+    from metering_dagster.metering.aggregation_report import Aggregation
     from metering_dagster.metering.discovery import Discovery
     from metering_dagster.metering.submission import Submission
 

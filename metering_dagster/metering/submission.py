@@ -18,8 +18,9 @@ from metering_dagster.chunks import chunked
 from metering_dagster.errors import CallerError, TableError, UnreachableError
 from metering_dagster.masking import mask, mask_text
 from metering_dagster.metering import telling
-from metering_dagster.metering.aggregation import Tell, ignore, name_of
+from metering_dagster.metering.aggregation_report import Tell, ignore
 from metering_dagster.metering.batches import Batch, Buyer, Lane, Products, cut_batches
+from metering_dagster.metering.group_steps import name_of
 from metering_dagster.metering.groups import Aggregate
 from metering_dagster.metering.marketplace import OUT_OF_BOUNDS, Answer, CallFailure, Marketplace, Result, Trouble
 from metering_dagster.metering.quantities import EXACT, number_text

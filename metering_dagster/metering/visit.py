@@ -16,7 +16,7 @@ from metering_dagster.metering.guard import refuse_open_hour
 from metering_dagster.metering.windows import Whose
 
 if TYPE_CHECKING:
-    from metering_dagster.metering.aggregation import Aggregation
+    from metering_dagster.metering.aggregation_report import Aggregation
     from metering_dagster.metering.deployment import Deployment
     from metering_dagster.metering.submission import Submission
     from metering_dagster.metering.tables import Slice, Tables
@@ -45,17 +45,27 @@ def begin(deployment: "Deployment", bucket: str, whose: Whose, *, ignore_lock: b
 def closed_hour(tables: "Tables", part: "Slice", now: datetime) -> str | None:
     """Why an hour past its window is left alone, in words; None for a billable one.
 
-    Where something is still pending in it, that is a failure: only the age-out may end it.
+    Where something is still pending in it, that is a failure: only the age-out may end it, or, on a month's last day,
+    the coming grace may bill it.
     """
     if hours.is_billable(part.hour, now):
         return None
     rows, aggregates = tables.usage.count_pending(part.bucket), tables.aggregated.count_pending(part.bucket)
     closed = f"{hours.closes_at(part.hour, now):%Y-%m-%dT%H:%MZ}"
-    words = f"{part.bucket} can no longer be billed: its window closed at {closed}."
+    reopens = hours.reopens_at(part.hour, now)
+    if reopens is None:
+        words = f"{part.bucket} can no longer be billed: its window closed at {closed}."
+        then = "the age-out ends them, nothing can bill them."
+    else:
+        until = f"{hours.closes_for_good(part.hour):%Y-%m-%dT%H:%MZ}"
+        words = (
+            f"The window of {part.bucket} closed at {closed}; it opens again at {reopens:%Y-%m-%dT%H:%MZ}, "
+            f"until {until}."
+        )
+        then = "they wait for that, the ticks of the 1st bill them, and nothing expires them before."
     if rows or aggregates:
         raise LeftPendingError(
-            f"{words} {rows} raw rows and {aggregates} aggregates are still pending in it and were left alone: "
-            "the age-out ends them, nothing can bill them."
+            f"{words} {rows} raw rows and {aggregates} aggregates are still pending in it and were left alone: {then}"
         )
     return f"{words} Nothing is pending in it, and nothing was touched."
 

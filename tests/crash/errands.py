@@ -28,7 +28,8 @@ from metering_dagster.licenses.flush_plan import hours_to_flush
 from metering_dagster.licenses.flush_search import pending_hours
 from metering_dagster.licenses.wiring import events_queue_of, subscribers_of
 from metering_dagster.metering import visit
-from metering_dagster.metering.aggregation import Aggregation, aggregate
+from metering_dagster.metering.aggregation import aggregate
+from metering_dagster.metering.aggregation_report import Aggregation
 from metering_dagster.metering.deployment import Deployment
 from metering_dagster.metering.discovery import discover
 from metering_dagster.metering.submission import Submission, pending_windows, reject_unsendable

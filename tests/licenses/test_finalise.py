@@ -272,7 +272,7 @@ def test_a_table_that_is_not_there_fails_in_words(world):
 def test_after_the_end_the_licence_is_out_of_every_flush(world):
     world.put(a_deprovisioning(OVER), a_usage(0, "1"))
     world.finalise()
-    assert world.flush().shown["whose"]["windows"] == 0
+    assert world.flush().shown["planned"]["windows"] == 0
     assert world.row_statuses() == {"pending": 1}
 
 
