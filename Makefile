@@ -52,8 +52,9 @@ format: $(READY)  ## Put the code into the house's form
 	@$(BIN)/ruff format .
 
 simulate: SEEDS ?= 100
-simulate: $(READY)  ## Metering by simulation: worlds with faults everywhere, and a judge; SEEDS=1000
-	@$(BIN)/python -m tests.simulation --seeds $(SEEDS)
+simulate: FIRST ?= 1
+simulate: $(READY)  ## Metering by simulation: worlds with faults everywhere, and a judge; SEEDS=1000 FIRST=5001
+	@$(BIN)/python -m tests.simulation --seeds $(SEEDS) --first $(FIRST)
 
 simulate-billing: SEEDS ?= 500
 simulate-billing: $(READY)  ## Billing by simulation on MariaDB, with random ingests; SEEDS=500

@@ -20,7 +20,7 @@ from metering_dagster.metering.windows import Whose
 from metering_dagster.settings import Mode
 
 if TYPE_CHECKING:
-    from metering_dagster.metering.aggregation import Tell
+    from metering_dagster.metering.aggregation_report import Tell
     from metering_dagster.metering.deployment import Deployment
     from metering_dagster.metering.submission import Submission
     from metering_dagster.metering.tables import Slice
@@ -63,7 +63,7 @@ class _Told:
 def discover_pending(context: dg.OpExecutionContext, config: HourConfig) -> None:
     """Survey what is pending for the hour."""
     with _Told():
-        deployment, part, closed, _ = _visit(context, config)
+        deployment, part, closed, whose = _visit(context, config)
         hour = part.bucket
         if closed:
             context.add_output_metadata(metadata.of_closed_hour(deployment.mode, closed))
@@ -72,22 +72,28 @@ def discover_pending(context: dg.OpExecutionContext, config: HourConfig) -> None
 
         with Telling(context, deployment, hour) as tell:
             found = discover(deployment.tables, part, tell)
+            unfinished = visit.not_discovered(hour, found)
+            # The steps that follow are not reached then.
+            rest = visit.aggregate_and_send(deployment, hour, whose, part, tell) if unfinished else ""
         for lost_in, rows in sorted(found.lost.items()):
             if rows:
                 # That hour's own runs may be over: its square must not stay green over the hole.
                 context.log_event(checks.lost_elsewhere(lost_in, rows, found_in=hour))  # type: ignore[arg-type]  # it does
-        context.add_output_metadata(metadata.of_discovery(deployment.mode, found))
+        shown = metadata.of_discovery(deployment.mode, found)
+        if unfinished is not None:
+            raise dg.Failure(f"{unfinished}{rest}", metadata=shown)
+        context.add_output_metadata(shown)
 
 
 @dg.op(
     ins={"after": AFTER},
     out={"result": dg.Out(dg.Nothing), **checks.outs(checks.AGGREGATED)},
     required_resource_keys={"metering"},
-    description="Fold each group's rows into one exact sum and commit it together with its rows' final state.",
+    description="Aggregate each group's rows into one exact sum; commit it together with its rows' final state.",
     tags={"dagster/kind": "dynamodb"},
 )
 def aggregate_groups(context: dg.OpExecutionContext, config: HourConfig) -> Yielded:
-    """Fold and commit the hour's groups, and answer the checks of `aggregated_usage`."""
+    """Aggregate and commit the hour's groups, and answer the checks of `aggregated_usage`."""
     with _Told():
         deployment, part, closed, whose = _visit(context, config)
         hour = part.bucket
@@ -101,7 +107,8 @@ def aggregate_groups(context: dg.OpExecutionContext, config: HourConfig) -> Yiel
             unfinished = visit.not_folded(hour, done)
             # The step that submits is not reached then.
             sent = visit.send_the_rest(deployment, hour, whose, done, tell) if unfinished else ""
-        for note in done.notes:
+        restored = visit.restored_lately(deployment.tables, deployment.settings.now())
+        for note in [*done.failures.notes, *done.notes, *([restored] if restored else [])]:
             context.log.warning(note)
         if whose is Whose.EVERYBODY:
             standing = standing_so_far(context, deployment, hour)

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 
+from tests.simulation import situations
 from tests.simulation.world import Outcome, simulate
 
 
@@ -67,6 +68,8 @@ class Totals:
         self.figures: Counter[str] = Counter()
         self.reasons: Counter[str] = Counter()
         self.sums: dict[str, Decimal] = {}
+        self.drawn: Counter[str] = Counter()
+        """How many worlds drew each situation."""
 
     def add(self, lived: Lived) -> None:
         """One more."""
@@ -74,16 +77,18 @@ class Totals:
             self.violations[lived.seed] = lived.violation
         self.figures += lived.figures
         self.reasons += lived.reasons
+        self.drawn.update(situations.of(lived.seed))
         for name, quantity in lived.sums.items():
             self.sums[name] = self.sums.get(name, Decimal(0)) + quantity
 
     def words(self) -> str:
-        """In three or four lines."""
+        """In four or five lines."""
         lost = ", ".join(f"{why}: {count} groups" for why, count in self.reasons.most_common())
         lines = [
             ", ".join(f"{name}: {count}" for name, count in self.figures.items()),
             "quantities: " + ", ".join(f"{name} {quantity}" for name, quantity in sorted(self.sums.items())),
             f"lost, and excused: {lost or 'nothing'}",
+            situations.words(self.drawn),
         ]
         if self.violations:
             lines.append(f"violations in seeds {', '.join(map(str, sorted(self.violations)))}")

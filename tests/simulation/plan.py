@@ -5,10 +5,11 @@ the single fault of a single call (wire).
 """
 
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
+from typing import Any
 
 from metering_dagster.metering.quantities import Quantities
 
@@ -70,6 +71,37 @@ class Plan:
     rush: float = 0.0
     """Which part of the tables' batches and transactions takes seconds in an hour's first minute, when everybody's
     jobs begin."""
+    others: float = 0.0
+    """Of which part of the groups another pipeline makes the aggregate, and cleans up what it counted by halves."""
+    stamps: float = 0.0
+    """Which part another pipeline rejects as a whole, by rules that are stricter."""
+    odd_rows: float = 0.0
+    """Which part of the rows is spelt as the reference takes it: another form of `timestamp`, an empty list of
+    allocations."""
+    unread: float = 0.0
+    """Which part of the rows is filed under what no Query ever names."""
+    deletions: float = 0.0
+    """Which part of the aggregates a person deletes."""
+    restores: Sequence[tuple[float, float]] = ()
+    """When the aggregated table is restored from a backup, and the moment at which it is again as it was then."""
+    short_lived: float = 0.0
+    """Which part of the rows and of others' aggregates has a `ttl` that comes before the end of the hour's window."""
+    twins: float = 0.0
+    """For which part of the groups of a legacy customer usage is filed under another key of that customer as well."""
+    moves: int = 0
+    """How many licenses get another agreement."""
+    dry: Sequence[Span] = ()
+    """When the deployment is told to be in dry-run mode."""
+    shadows: int = 0
+    """How often a deployment in shadow mode looks at an hour."""
+    elsewhere: Sequence[Span] = ()
+    """When the deployment is told to be in another Region."""
+    partial: bool = False
+    """Whether the service refuses what is stated to be from before a buyer's subscription within its first hour."""
+    odd_answers: float = 0.0
+    """Which part of the metering service's answers is not what its model says."""
+    partial_reads: float = 0.0
+    """Which part of the batches read from a table comes back in part, with the rest of the keys unprocessed."""
     quiet: frozenset[str] = field(default_factory=frozenset)
     """What sellers and buyers do not do in this world, by the names of their habits."""
 
@@ -120,7 +152,7 @@ def draw(seed: int) -> Plan:
             found.append((begin, min(begin + chance.uniform(shortest, longest) * HOUR, since + busy + 4 * HOUR)))
         return found
 
-    return Plan(
+    plan = Plan(
         seed=seed,
         start=start,
         hours=hours,
@@ -148,3 +180,44 @@ def draw(seed: int) -> Plan:
         behind=spans(4, 0.5, 6),
         rush=chance.choice((0.0, 0.5)),
     )
+    return _with_strangers(plan, random.Random(f"strangers {seed}"))
+
+
+DRAWN: frozenset[str] = frozenset({"partial_reads"})
+"""Which of the habits below are drawn: those that the product has rules for."""
+
+
+def _with_strangers(plan: Plan, chance: random.Random) -> Plan:
+    """The same with what others do to the tables and to the settings, each of it in every third or fourth world."""
+    since, busy = plan.start.timestamp(), (plan.hours + 20) * HOUR
+    drawn: dict[str, Any] = {}
+
+    def some(name: str, often: float, draw_it: Callable[[], object]) -> None:
+        is_drawn, value = chance.random() < often, draw_it()  # in any case, so that no habit moves the others' chance
+        if is_drawn and name in DRAWN:
+            drawn[name] = value
+
+    def span(shortest: float, longest: float) -> Span:
+        begin = since + chance.uniform(2 * HOUR, busy)
+        return begin, min(begin + chance.uniform(shortest, longest) * HOUR, since + busy + 4 * HOUR)
+
+    def restore() -> tuple[float, float]:
+        at = since + chance.uniform(5 * HOUR, busy)
+        return at, at - chance.uniform(0.2, 12) * HOUR
+
+    some("others", 0.35, lambda: chance.choice((0.03, 0.1)))
+    some("stamps", 0.3, lambda: chance.choice((0.02, 0.06)))
+    some("odd_rows", 0.4, lambda: chance.choice((0.03, 0.2)))
+    some("unread", 0.3, lambda: 0.01)
+    some("deletions", 0.3, lambda: chance.choice((0.02, 0.06)))
+    some("restores", 0.2, lambda: (restore(),))
+    some("short_lived", 0.3, lambda: 0.02)
+    some("twins", 0.4, lambda: 0.6)
+    some("moves", 0.4, lambda: chance.randint(1, 3))
+    some("dry", 0.2, lambda: (span(0.5, 8),))
+    some("shadows", 0.3, lambda: chance.randint(5, 20))
+    some("elsewhere", 0.2, lambda: (span(0.5, 12),))
+    some("partial", 0.4, lambda: True)
+    some("odd_answers", 0.3, lambda: chance.choice((0.02, 0.1)))
+    some("partial_reads", 0.3, lambda: chance.choice((0.02, 0.2)))
+    return replace(plan, **drawn)

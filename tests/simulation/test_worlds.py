@@ -6,9 +6,10 @@ Does not: worlds drawn up by hand (test_scenarios).
 
 import pytest
 
+from tests.simulation import situations
 from tests.simulation.fleet import Totals, again, live_all
 
-SEEDS = range(1, 101)
+WORLDS = 100
 TWICE = (1, 2)
 """Lived through once more, in another process perhaps."""
 pytestmark = pytest.mark.services
@@ -16,8 +17,10 @@ pytestmark = pytest.mark.services
 
 @pytest.fixture(scope="module")
 def lives():
-    """All of them, on two processes."""
-    return list(live_all([*SEEDS, *TWICE], jobs=2))
+    """All of them, on two processes: some chosen by what they draw, each situation in four of them, the others not."""
+    chosen = situations.spread(first=1001, count=40, each=4)
+    seeds = [*range(1, WORLDS + 1 - len(chosen)), *chosen]
+    return list(live_all([*seeds, *TWICE], jobs=2))
 
 
 def test_no_invariant_is_broken_in_a_hundred_worlds(lives):
@@ -38,4 +41,4 @@ def test_equal_seeds_give_equal_worlds(lives):
     for seed in TWICE:
         first, second = (lived for lived in lives if lived.seed == seed)
         assert first == second
-    assert len({lived.trace for lived in lives}) == len(SEEDS)
+    assert len({lived.trace for lived in lives}) == WORLDS

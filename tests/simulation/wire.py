@@ -112,11 +112,28 @@ class Wire:
     def _effect(self, errand: Errand, kind: str, operation: str, request: Any, call: Call) -> Any:
         if operation == "TransactWriteItems":
             self.kernel.sleep(self._waits())
-        answer = self._once(errand, kind, operation, request, call)
+        if operation == "BatchGetItem" and self.plan.partial_reads and self.chance.random() < self.plan.partial_reads:
+            answer = self._in_part(errand, kind, operation, request, call)
+        else:
+            answer = self._once(errand, kind, operation, request, call)
         self._perils(errand)
         self.kernel.sleep(self._answers_after(kind, operation))
         self._perils(errand)
         return answer
+
+    def _in_part(self, errand: Errand, kind: str, operation: str, request: Any, call: Call) -> Any:
+        """DynamoDB reads some of the keys, perhaps none, and leaves the others: whoever asks again gets them."""
+        self.faults += 1
+        read: dict[str, Any] = {}
+        left: dict[str, Any] = {}
+        for name, each in request["RequestItems"].items():
+            for key in each["Keys"]:
+                part = left if self.chance.random() < 0.5 else read
+                part.setdefault(name, {**each, "Keys": []})["Keys"].append(key)
+        if not read:
+            return {"Responses": {}, "UnprocessedKeys": left}
+        answer = self._once(errand, kind, operation, {**request, "RequestItems": read}, call)
+        return {**answer, "UnprocessedKeys": left}
 
     def _answers_after(self, kind: str, operation: str) -> float:
         """How long an answer takes: at times seconds, in which an hour may close or somebody else write."""

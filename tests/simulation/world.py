@@ -54,7 +54,7 @@ class Outcome:
         return f"seed {self.plan.seed}, step {self.figures['calls']}, {self.at}: {self.violation}"
 
 
-class _World:
+class World:
     """The parts of one world."""
 
     def __init__(self, plan: Plan) -> None:
@@ -155,7 +155,7 @@ class _World:
 def simulate(plan: Plan | int, watch: Callable[[Any], None] | None = None) -> Outcome:
     """Live through the world of this plan, or of this seed; a violation ends it."""
     plan = draw(plan) if isinstance(plan, int) else plan
-    world = _World(plan)
+    world = World(plan)
     violation, sums = None, {}
     gc.disable()  # a world keeps what it makes: looking for what it does not keep is a quarter of its time
     with simulated(world.kernel, world.chance["product"]), patch.object(hours, "OLDEST_OFFSET", plan.oldest_offset):
