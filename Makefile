@@ -30,9 +30,8 @@ demo: $(READY)  ## Meter a sample day on an embedded stack, and check the bill t
 dev: $(READY)  ## Dagster with its schedules running, on an embedded stack where usage keeps arriving
 	@$(BIN)/metering-dagster dev
 
-ui: $(READY)  ## Dagster's UI on the instance of the demo
-	@mkdir -p .dagster_home && ln -sfn ../dagster.yaml .dagster_home/dagster.yaml
-	@cd .dagster_home && DAGSTER_HOME=$(CURDIR)/.dagster_home ../$(BIN)/dagster dev -w ../workspace.yaml
+ui: $(READY)  ## Dagster on what the demo left: its runs, tables, ledger and settings
+	@$(BIN)/metering-dagster demo --ui
 
 test: $(READY)  ## Rules, stores, Dagster in one process: no server, no Java
 	@$(BIN)/python -m pytest -q -n auto --dist worksteal -m "not services"

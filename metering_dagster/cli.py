@@ -19,6 +19,7 @@ from metering_dagster.errors import MeteringError, SettingsError
 from metering_dagster.settings import read_settings
 
 if TYPE_CHECKING:
+    from metering_dagster.local.demo_ui import Showing
     from metering_dagster.local.dev import Running
 
 _OVER = "\r\x1b[K"
@@ -32,36 +33,52 @@ def main() -> None:
     warnings.filterwarnings("ignore", message=r".* is currently in (beta|preview), and may have breaking changes")
 
 
+_PORT = click.option(
+    "--port", type=click.IntRange(1, 65535), help="Of the UI, on loopback. Default: 3000, or the next free."
+)
+
+
 @main.command()
 @click.option("--json", "as_json", is_flag=True, help="Print the balance as JSON on standard output.")
-def demo(as_json: bool) -> None:
+@click.option("--ui", "is_ui", is_flag=True, help="Open Dagster on what the last demo left, until Ctrl-C.")
+@_PORT
+def demo(as_json: bool, is_ui: bool, port: int | None) -> None:
     """Meter a sample day on an embedded stack, and check that nothing is billed twice or lost; then ingest some days of
     sample billing data again, and check that those cells are reported and no others.
 
-    Needs no AWS account. METERING_NOW pins the clock of the metering to an instant of the past.
+    Needs no AWS account. METERING_NOW pins the clock of the metering to an instant of the past. Each demo deletes what
+    the last one left in .metering/demo and .dagster_home/demo.
     """
     from metering_dagster.local import demo as rehearsal
     from metering_dagster.local import words
+    from metering_dagster.local.demo_ui import show
     from metering_dagster.local.home import project_root
 
-    try:
+    if is_ui and as_json:
+        raise click.UsageError("Name either --ui or --json.")
+    if port is not None and not is_ui:
+        raise click.UsageError("--port goes with --ui.")
+    with _exit_2_where_it_fails("demo"):
+        if is_ui:
+            show(
+                project_root(), os.environ, port,
+                ready=lambda showing: click.echo(_as_guide(showing)), say=lambda words: click.echo(words, err=True),
+            )  # fmt: skip
+            return
         pinned = os.environ.get("METERING_NOW")
         now = _pinned(pinned) if pinned else rehearsal.rehearsal_instant(datetime.now(UTC))
         done = rehearsal.rehearse(project_root(), now, _progress)
-    except MeteringError as error:
-        click.echo(f"metering-dagster demo: {error}", err=True)
-        sys.exit(2)
     click.echo(json.dumps(words.demo_json(done), indent=2) if as_json else words.demo_text(done))
     sys.exit(0 if done.is_good else 1)
 
 
 @main.command()
-@click.option("--port", type=click.IntRange(1, 65535), help="Of the UI, on loopback. Default: 3000, or the next free.")
+@_PORT
 def dev(port: int | None) -> None:
     """Dagster with its schedules running, on an embedded stack where usage and billing data keep arriving.
 
-    Needs no AWS account. Its state is kept in .metering/dev, for the next time. METERING_CRON says when schedules tick
-    (default: every minute). Ctrl-C ends it.
+    Needs no AWS account. Its state is kept in .metering/dev and .dagster_home/dev, for the next time. METERING_CRON
+    says when schedules tick (default: every minute). Ctrl-C ends it.
     """
     from metering_dagster.local.dev import develop
     from metering_dagster.local.home import project_root
@@ -207,6 +224,21 @@ def _as_signpost(running: "Running") -> str:
 
 Fresh usage arrives all the time, late usage now and then; every few minutes a day of billing
 data is ingested again. Ctrl-C ends it; the next time goes on from there."""
+
+
+def _as_guide(showing: "Showing") -> str:
+    return f"""
+  Dagster   {showing.url}
+  look at   {showing.url}/assets/metered_usage?view=partitions     the hours, green once they are metered
+            {showing.url}/assets/metering_report     the report of each day
+            {showing.url}/assets/billing_changes?view=partitions     the days of billing data, and which cells moved
+            {showing.url}/runs     what each run of the demo did
+  bill      {showing.stack.sandbox_url}/_sandbox/bill
+  tables    AWS_ENDPOINT_URL={showing.stack.dynamodb_url} (any credentials, region {showing.stack.region})
+  state     {showing.state} (tables, bill, ledger, billing data, logs); runs in {showing.home}
+
+Its clock stands at the demo's {showing.now:%Y-%m-%dT%H:%M:%SZ}: any of its hours can be materialized again, which
+bills nothing twice. Schedules and sensors are stopped. Ctrl-C ends it; the next demo begins anew."""
 
 
 if __name__ == "__main__":

@@ -25,7 +25,6 @@ from metering_dagster.licenses.flush_job import flush_deprovisioning
 from metering_dagster.licenses.flush_sensors import licence_sensors
 from metering_dagster.metering.assets import external_assets, hourly_assets, meter_hour_job, mode_of
 from metering_dagster.metering.deployment import Deployment
-from metering_dagster.metering.ops import run_hour, run_licences
 from metering_dagster.metering.partitions import FIRST_HOUR, daily, hourly
 from metering_dagster.metering.schedules import meter_schedules
 from metering_dagster.settings import Settings, read_settings
@@ -84,9 +83,6 @@ def build_defs(
             "metering": Deployment(settings),
             "billing": Billing(settings),
             "billing_changes_io": billing_changes_io,
-            "run_hour": run_hour,
-            "run_licences": run_licences,
-            "io_manager": dg.FilesystemIOManager(),  # Dagster's default; what the two above need, ticks want by name
             **(resources or {}),
         },
         executor=dg.in_process_executor,

@@ -15,7 +15,7 @@ from boto3.dynamodb.types import TypeDeserializer, TypeSerializer
 from botocore import exceptions
 from botocore.exceptions import BotoCoreError, ClientError
 
-from metering_dagster.errors import CallerError, MeteringError, TableError, UnreachableError
+from metering_dagster.errors import CallerError, ItemRefusedError, MeteringError, TableError, UnreachableError
 from metering_dagster.masking import mask_text
 
 if TYPE_CHECKING:
@@ -177,13 +177,16 @@ def answers(call: Callable[..., Any], **request: Any) -> Iterator[Mapping[str, A
         start = {"ExclusiveStartKey": last}
 
 
-def batch_get(client: "DynamoDBClient", table: str, keys: Sequence[Item]) -> Iterator[Item]:
-    """The items of these keys that exist, read consistently, in any order; what DynamoDB leaves over is asked again."""
+def batch_get(client: "DynamoDBClient", table: str, keys: Sequence[Item], **reading: Any) -> Iterator[Item]:
+    """The items of these keys that exist, read consistently, in any order; what DynamoDB leaves over is asked again.
+
+    `reading` are further parameters of the read, such as a ProjectionExpression.
+    """
     for start in range(0, len(keys), BATCH_GET_KEYS):
         wanted: Sequence[Any] = keys[start : start + BATCH_GET_KEYS]
         attempt = 0
         while wanted:
-            request: Any = {table: {"Keys": wanted, "ConsistentRead": True}}
+            request: Any = {table: {"Keys": wanted, "ConsistentRead": True, **reading}}
             answer = client.batch_get_item(RequestItems=request)
             if "Responses" not in answer:
                 raise UnreachableError(f"What answers at AWS_ENDPOINT_URL_DYNAMODB is not DynamoDB. {KEPT}")
@@ -241,7 +244,8 @@ def explain(
             misshapen = shape_error(client, table, shape, kept)
             if misshapen is not None:
                 return misshapen
-            return TableError(f"DynamoDB refuses {error.operation_name} on {where}: {code}: {message}. {kept}")
+            kind = ItemRefusedError if code == "ValidationException" else TableError
+            return kind(f"DynamoDB refuses {error.operation_name} on {where}: {code}: {message}. {kept}")
         return UnreachableError(f"DynamoDB failed {error.operation_name} on {where}: {code}: {message}. {kept} "
                                 "The next run tries again.")  # fmt: skip
     if is_connection_error(error):
@@ -268,6 +272,15 @@ def place(client: "DynamoDBClient", table: str, shape: TableShape) -> str:
     return mask_text(
         f"{shape.title} {table} ({shape.setting}) in {client.meta.region_name} at {client.meta.endpoint_url}"
     )
+
+
+def created_at(client: "DynamoDBClient", table: str) -> datetime | None:
+    """When the table was created, in UTC; a restore creates one as well. None where it cannot be described."""
+    try:
+        created = client.describe_table(TableName=table)["Table"].get("CreationDateTime")
+    except (BotoCoreError, ClientError):
+        return None  # only a warning hangs on it, and whoever reads or writes next says what is wrong
+    return created.astimezone(UTC) if created is not None else None
 
 
 def is_credentials_error(error: Exception) -> bool:

@@ -19,6 +19,10 @@ class TableError(MeteringError):
     """A table, its key schema or an index is not as this project needs it."""
 
 
+class ItemRefusedError(TableError):
+    """DynamoDB refuses a request about single items of a table that is as it must be; others may go through."""
+
+
 class CallerError(MeteringError):
     """AWS refuses whoever is calling: credentials, permissions, Region. Trying again does not help."""
 

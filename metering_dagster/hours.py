@@ -136,9 +136,35 @@ def closes_at(hour: datetime, now: datetime) -> datetime:
     return closes
 
 
+def reopens_at(hour: datetime, now: datetime) -> datetime | None:
+    """00:00 on the 1st, if `hour` is past its window on the month's last day and the grace opens it again; else None.
+
+    These are the hours from 19:00 of the day before the last on: on the 1st they are at most 29 hours back.
+    """
+    if offset_of(hour, now) <= LAST_OFFSET or not _is_reopened(hour):
+        return None
+    first = _next_month_start(hour)
+    return first if now < first else None
+
+
+def closes_for_good(hour: datetime) -> datetime:
+    """The first instant from which `hour` can never be billed again, the month's grace counted in."""
+    if not _is_reopened(hour):
+        return floor_hour(hour) + (LAST_OFFSET + 1) * HOUR
+    return min(_next_month_start(hour) + GRACE_CLOSES, floor_hour(hour) + (GRACE_LAST_OFFSET + 1) * HOUR)
+
+
+def _is_reopened(hour: datetime) -> bool:
+    """Whether the grace after the month of `hour` reaches back to it."""
+    return offset_of(hour, _next_month_start(hour)) <= GRACE_LAST_OFFSET
+
+
 def is_expirable(hour: datetime, now: datetime) -> bool:
-    """Whether what is pending in `hour` can only be expired: past its window, and on the 1st not before 06:00."""
-    if is_billable(hour, now) or floor_hour(hour) > floor_hour(now):
+    """Whether what is pending in `hour` can only be expired: past its window, and never to be billed again.
+
+    Not so an hour that the month's coming grace opens again; nor, on the 1st before 06:00, any of the previous month.
+    """
+    if is_billable(hour, now) or floor_hour(hour) > floor_hour(now) or reopens_at(hour, now) is not None:
         return False
     return not (is_previous_month(hour, now) and _into_month(now) < GRACE_CLOSES)
 
@@ -160,7 +186,8 @@ def shard_hours(shard: int, now: datetime) -> list[datetime]:
     """The hours that this shard of the age-out owns at `now`, newest first, up to 400 days back.
 
     24 hours back and more, none of them in the month's grace; and once that has closed, the previous month's hours less
-    than 24 back as well. `UnknownShardError` for a shard that is none.
+    than 24 back as well. On a month's last day, those that the coming grace opens again are left out.
+    `UnknownShardError` for a shard that is none.
     """
     if not 0 <= shard < SHARDS:
         raise _unknown_shard(str(shard))
@@ -168,8 +195,8 @@ def shard_hours(shard: int, now: datetime) -> list[datetime]:
         return []  # what is of this month is billable, and nothing older is expired before the grace has closed
     current = floor_hour(now)
     owned = [current - offset * HOUR for offset in range(shard or SHARDS, OLDEST_OFFSET + 1, SHARDS)]
-    day_ago = current - LAST_OFFSET * HOUR
-    return [hour for hour in owned if hour < day_ago or is_expirable(hour, now)]
+    recent = current - GRACE_LAST_OFFSET * HOUR
+    return [hour for hour in owned if hour < recent or is_expirable(hour, now)]
 
 
 def is_last_call(hour: datetime, now: datetime, expiry: datetime | None = None) -> bool:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from botocore.exceptions import ClientError
 
 from metering_dagster.dynamodb import CONFLICT_ATTEMPTS, pause
-from metering_dagster.errors import TableError
+from metering_dagster.errors import ItemRefusedError
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
@@ -62,13 +62,22 @@ def transact(client: "DynamoDBClient", units: Sequence[Unit]) -> list[Fate]:
     another writer is tried again. Where every single unit is invalid, or anything else goes wrong, the error is raised
     as the client raises it, with the units before it written.
     """
+    fates, invalid = transact_each(client, units)
+    if invalid is not None and all(fate is Fate.INVALID for fate in fates):
+        raise invalid
+    return fates
+
+
+def transact_each(client: "DynamoDBClient", units: Sequence[Unit]) -> tuple[list[Fate], ClientError | None]:
+    """Write the units like `transact`, but raise nothing where all are invalid.
+
+    Returns what became of each, and the first error of an invalid one.
+    """
     fates = [Fate.REFUSED] * len(units)
     invalid: list[ClientError] = []
     for parcel in _parcels(units):
         _write_parcel(client, units, parcel, fates, invalid)
-    if invalid and all(fate is Fate.INVALID for fate in fates):
-        raise invalid[0]
-    return fates
+    return fates, invalid[0] if invalid else None
 
 
 def _parcels(units: Sequence[Unit]) -> Iterator[list[int]]:
@@ -139,5 +148,5 @@ def _verdicts(units: Sequence[Unit], parcel: list[int], reasons: Sequence[Any]) 
             elif code in _INVALID:
                 found.setdefault(position, Fate.INVALID)
             elif code not in _AGAIN and code != "None":
-                raise TableError(f"DynamoDB cancelled a transaction with {code}; none of its writes happened.")
+                raise ItemRefusedError(f"DynamoDB cancelled a transaction with {code}; none of its writes happened.")
     return found

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -107,6 +108,62 @@ def test_the_answer_for_people_is_a_table_with_what_it_does_not_tell(since):
     assert "\x1b" not in done.stdout
     assert f"2 cells were ingested again since {since}" in done.stdout
     assert "  cells that were deleted" in lines
+
+
+FORMULAS = {
+    "a": "=cmd|' /C calc'!A0",
+    "b": "+1+1",
+    "c": "@x",
+    "d": "-2+3",
+    "e": "\t=1",
+    "f": "\r=1",
+    "g": "\N{FULLWIDTH EQUALS SIGN}1",
+    "h": 'plain "quoted"\nand =broken',
+    "i": "carriage\r=return",
+    "j": "+1",
+    "k": "a=b-c",
+}
+"""Names by the ids of their tenants."""
+
+
+@pytest.mark.case("formula_in_csv")
+def test_no_cell_of_the_csv_is_a_formula_to_a_spreadsheet_and_json_is_as_it_was(tables):
+    now = tables.now()
+    day = now.date() - timedelta(days=3)
+    tables.subscribe(*(tenant(scope, name=name, external_id=f"{scope}{name}", provider=name)
+                       for scope, name in FORMULAS.items()))  # fmt: skip
+    for scope in FORMULAS:
+        tables.daily(scope, day, now - HOUR)
+    since = (now - 2 * HOUR).isoformat()
+    text = changes("--since", since, "--csv").stdout
+    rows = list(csv.DictReader(io.StringIO(text, newline="")))
+    assert len(rows) == len(FORMULAS)
+    for row in rows:
+        name = FORMULAS[row["subscription_id"]]
+        assert row["external_id"] == f"{row['subscription_id']}{name}", "nothing begins with a sign here"
+        assert row["name"].removeprefix("'") == row["provider"].removeprefix("'") == name
+        assert row["name"][0] not in "=@\t\r\N{FULLWIDTH EQUALS SIGN}"
+    marked = {row["subscription_id"] for row in rows if row["name"].startswith("'")}
+    assert marked == set("abcdefgj")
+    # Outside of quotes no carriage return ends a row early.
+    assert "\r" not in re.sub(r'"(?:[^"]|"")*"', "", text)
+    told = json.loads(changes("--since", since, "--json").stdout)
+    assert {row["subscription_id"]: row["name"] for row in told["rows"]} == FORMULAS
+
+
+@pytest.mark.case("formula_in_csv")
+def test_amounts_below_zero_stay_as_they_are_in_the_csv_unless_their_currency_is_none(tables):
+    now = tables.now()
+    day = now.date() - timedelta(days=3)
+    tables.subscribe(tenant("t1"), tenant("t2"))
+    tables.fact("t1", day, now - HOUR, "-12.5", service="a", currency="EUR")
+    tables.fact("t1", day, now - HOUR, "-3", service="b")
+    tables.fact("t2", day, now - HOUR, "-1", currency="+A1")
+    materialise(read_settings(os.environ), day)
+    done = changes("--consumer", "w", "--csv")
+    one, other = csv.DictReader(io.StringIO(done.stdout, newline=""))
+    assert one["amounts"] == "-12.500000 EUR, -3.000000 USD"
+    assert other["amounts"] == "'-1.000000 +A1"
 
 
 @pytest.mark.case("no_subscriptions")

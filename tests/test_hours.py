@@ -223,7 +223,42 @@ def test_nothing_is_expired_that_can_still_be_billed_or_in_the_grace(now, offset
     hour = hours.hour_at_offset(now, offset)
     previous = (hour.year, hour.month) < (now.year, now.month)
     in_the_grace = previous and now.day == 1 and now.hour < 6
-    assert hours.is_expirable(hour, now) == (offset > 0 and not billable_by_the_text(hour, now) and not in_the_grace)
+    waits = in_the_evening_before_the_last_day(hour) and not previous
+    expected = offset > 0 and not billable_by_the_text(hour, now) and not in_the_grace and not waits
+    assert hours.is_expirable(hour, now) == expected
+
+
+def in_the_evening_before_the_last_day(hour):
+    """The hours from 19:00 of the day before a month's last, and those of the last day."""
+    return (hour + timedelta(hours=29)).month != hour.month
+
+
+@given(near_month_starts, st.integers(-3, 60))
+def test_an_hour_past_its_window_opens_again_at_the_turn_of_the_month_or_never(now, offset):
+    hour = hours.hour_at_offset(now, offset)
+    again = hours.reopens_at(hour, now)
+    later = [t for t in instants_from(hour) if t > now]
+    expected = [] if billable_by_the_text(hour, now) else [t for t in later if billable_by_the_text(hour, t)]
+    if offset < 0:
+        assert again is None, "what is still to come was never open"
+    else:
+        assert again == (expected[0] if expected else None)
+
+
+@pytest.mark.parametrize("start", MONTH_STARTS)
+def test_an_hour_closes_for_good_after_the_last_instant_at_which_a_walk_finds_it_open(start):
+    for hour in (start - n * HOUR for n in range(-3, 60)):
+        walk = instants_from(hour)
+        last = max(position for position, now in enumerate(walk) if billable_by_the_text(hour, now))
+        assert hours.closes_for_good(hour) == walk[last + 1]
+
+
+@pytest.mark.parametrize(("hour", "good"), [
+    ("2026-12-30T18", "2026-12-31T18:00"), ("2026-12-30T19", "2027-01-01T01:00"), ("2026-12-30T23", "2027-01-01T05:00"),
+    ("2026-12-31T00", "2027-01-01T06:00"), ("2026-12-31T23", "2027-01-01T06:00"), ("2027-01-01T00", "2027-01-02T00:00"),
+])  # fmt: skip
+def test_what_the_grace_opens_again_closes_for_good_30_hours_after_its_beginning(hour, good):
+    assert hours.closes_for_good(hours.parse_bucket(hour)) == at(f"{good}:00")
 
 
 @pytest.mark.parametrize("start", MONTH_STARTS)
@@ -294,7 +329,8 @@ def test_the_shards_are_disjoint_and_cover_24_to_9600_hours_back_together(now):
     if in_grace(now):
         assert together == []
         return
-    assert [n for n in together if n >= 24] == list(range(24, 9601))
+    waiting = [n for n in range(24, 30) if hours.reopens_at(hours.hour_at_offset(now, n), now)]
+    assert [n for n in together if n >= 24] == [n for n in range(24, 9601) if n not in waiting]
     this_month = (now.year, now.month)
     hour_of = {n: hours.hour_at_offset(now, n) for n in range(1, 24)}
     assert [n for n in together if n < 24] == [n for n, h in hour_of.items() if (h.year, h.month) != this_month]
@@ -314,7 +350,9 @@ def test_a_day_of_ticks_meets_every_hour_of_the_400_days(now):
             whole = tick.hour == 6 + 2 * shard
             met |= set(hours.shard_hours(shard, tick)[: None if whole else 6])
     evening = day + 23 * HOUR
-    assert met >= {evening - n * HOUR for n in range(24, 9601)}
+    past = {evening - n * HOUR for n in range(24, 9601)}
+    assert met >= {hour for hour in past if hours.is_expirable(hour, evening)}
+    assert {hour for hour in past if not hours.is_expirable(hour, evening)}.isdisjoint(met)
 
 
 def test_no_sweep_meets_what_can_still_be_billed():

@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime, timedelta, timezone
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metering_dagster import hours
@@ -34,8 +34,39 @@ def test_the_billable_hours_are_one_stretch_that_ends_with_the_current_hour(now)
     assert len(found) == (30 if into_the_month < 6 else min(24, into_the_month + 1))
 
 
+def waits_for_the_turn(hour: datetime, now: datetime) -> bool:
+    """Past its window on the month's last day, and at the turn of the month at most 29 hours back."""
+    first = (now.replace(day=1, hour=0, minute=0, second=0, microsecond=0) + timedelta(days=32)).replace(day=1)
+    past = hour + 24 * HOUR <= now
+    return past and hour + 29 * HOUR >= first
+
+
+@given(instants)
+@settings(max_examples=40, deadline=None)
+def test_the_shards_meet_exactly_what_can_be_expired_each_hour_once(now):
+    owned = [hour for shard in range(7) for hour in hours.shard_hours(shard, now)]
+    assert len(set(owned)) == len(owned)
+    back = (hours.hour_at_offset(now, n) for n in range(-3, hours.OLDEST_OFFSET + 1))
+    assert set(owned) == {hour for hour in back if hours.is_expirable(hour, now)}
+
+
+@given(first_days, st.integers(-3, 3), st.integers(0, 59))
+@settings(max_examples=40, deadline=None)
+def test_a_day_of_ticks_meets_all_that_can_be_expired_and_nothing_that_must_wait(first, day, minutes):
+    """24 hourly ticks, the whole sweep of shard M at hour 6 + 2M, the others as little as an hourly one looks at."""
+    ticks = [first + (24 * day + n) * HOUR + timedelta(minutes=minutes) for n in range(24)]
+    met: set[datetime] = set()
+    for tick in ticks:
+        for shard in range(7):
+            found = hours.shard_hours(shard, tick)[: None if tick.hour == 6 + 2 * shard else 6]
+            assert not [hour for hour in found if hours.is_billable(hour, tick) or waits_for_the_turn(hour, tick)]
+            met |= set(found)
+    back = [first + (24 * day - n) * HOUR for n in range(60)]
+    assert met >= {hour for hour in back if all(hours.is_expirable(hour, tick) for tick in ticks[6:])}
+
+
 @given(instants, st.integers(-3, 9_700))
-def test_an_hour_is_ahead_or_billable_or_expirable_or_waits_for_the_grace_to_end(now, back):
+def test_an_hour_is_ahead_or_billable_or_expirable_or_waits_for_the_grace(now, back):
     hour = hours.hour_at_offset(now, back)
     before = (hour.year, hour.month) < (now.year, now.month)
     states = [
@@ -43,17 +74,27 @@ def test_an_hour_is_ahead_or_billable_or_expirable_or_waits_for_the_grace_to_end
         hours.is_billable(hour, now),
         hours.is_expirable(hour, now),
         before and is_grace(now) and back > 29,
+        waits_for_the_turn(hour, now),
     ]
     assert states.count(True) == 1
 
 
 @given(instants, st.integers(0, 60), st.timedeltas(timedelta(0), timedelta(days=40)))
-def test_what_could_be_expired_comes_back_in_the_months_grace_alone(now, back, later):
+def test_what_could_be_expired_never_comes_back(now, back, later):
     hour = hours.hour_at_offset(now, back)
-    if hours.is_expirable(hour, now) and hours.is_billable(hour, now + later):
+    if hours.is_expirable(hour, now):
+        assert not hours.is_billable(hour, now + later)
+        assert hours.is_expirable(hour, now + later) or is_grace(now + later)
+
+
+@given(instants, st.integers(0, 60), st.timedeltas(timedelta(0), timedelta(days=40)))
+def test_what_is_past_comes_back_in_the_months_grace_alone_and_says_so_before(now, back, later):
+    hour = hours.hour_at_offset(now, back)
+    if not hours.is_billable(hour, now) and hours.is_billable(hour, now + later):
         assert is_grace(now + later)
-        assert hours.is_previous_month(hour, now + later)
-        assert not hours.is_previous_month(hour, now)
+        again = hours.reopens_at(hour, now)
+        assert again is not None
+        assert now < again <= now + later < hours.closes_for_good(hour)
 
 
 @given(instants, st.integers(-2, 60), locks, zones, zones)

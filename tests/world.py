@@ -27,7 +27,8 @@ from metering_dagster.dynamodb import create_table, pages
 from metering_dagster.local.sandbox import BilledRecord, Call, Sandbox
 from metering_dagster.local.stack import LocalStack
 from metering_dagster.metering import aggregated_table, subscribers_table, usage_table
-from metering_dagster.metering.aggregation import Aggregation, Tell, aggregate
+from metering_dagster.metering.aggregation import aggregate
+from metering_dagster.metering.aggregation_report import Aggregation, Tell
 from metering_dagster.metering.deployment import Deployment
 from metering_dagster.metering.discovery import Discovery, discover
 from metering_dagster.metering.guard import refuse_open_hour
@@ -279,7 +280,7 @@ class World:
         ops = {
             "pending_usage": {"ops": {"discover_pending": config}},
             "aggregated_usage": {"ops": {"aggregate_groups": config}},
-            "metered_usage": {"ops": {"plan_submissions": config}},
+            "metered_usage": {"ops": {"submit_batches": config}},
         }
         outcome = self._run("meter_hour", instance, {"ops": ops}, today=today, stops_at_once=True, partition_key=hour)
         assert {evaluation.partition for evaluation in outcome.checks.values()} <= {hour}

@@ -59,7 +59,11 @@ class Place(Protocol):
 
 
 class Folder:
-    """A folder of this machine. A file appears whole and outlasts a power cut; a kill leaves the old one or the new."""
+    """A folder of this machine. A file appears whole and outlasts a power cut; a kill leaves the old one or the new.
+
+    What is made here is its owner's alone, whatever the umask: costs and names of customers are in it. A folder that
+    was there already keeps its mode.
+    """
 
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()
@@ -80,7 +84,8 @@ class Folder:
                 if (_generation(found) if found else None) != generation:
                     raise _replaced(str(path))
                 part = path.with_name(f".{path.name}.part")  # a killed writer's is written over: we hold the lock
-                with part.open("wb") as file:
+                part.unlink(missing_ok=True)  # it might have another's mode
+                with open(part, "xb", opener=_private) as file:
                     file.write(content)
                     file.flush()
                     _date(file.fileno(), found.st_mtime_ns if found else 0)
@@ -228,7 +233,7 @@ def _if_there() -> Iterator[None]:
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     """One writer for each folder, among all processes of this machine; a killed one's lock is free."""
-    with (folder / ".lock").open("wb") as lock:
+    with open(folder / ".lock", "ab", opener=_private) as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
@@ -238,8 +243,13 @@ def _make(folder: Path) -> None:
     if folder.is_dir():
         return
     _make(folder.parent)
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(mode=0o700, exist_ok=True)
     _sync(folder.parent)
+
+
+def _private(path: str, flags: int) -> int:
+    """Open a file so that one which it makes is for its owner alone."""
+    return os.open(path, flags, 0o600)
 
 
 def _sync(folder: Path) -> None:

@@ -3,10 +3,9 @@
 Belongs here: wording and layout. Does not: what is answered (answer), exit codes.
 """
 
-import csv
-import io
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from datetime import date, datetime
 
 from metering_dagster.billing.answer import COLUMNS, Answer, AnswerRow, Meta, instant_text, record
@@ -14,6 +13,12 @@ from metering_dagster.masking import mask_text
 
 _WIDEST = 50
 _CONSUMERS_ONLY = ("reported_at", "amounts", "vanished")
+_FORMULA_STARTS = tuple("=+-@\t\r\n\N{FULLWIDTH EQUALS SIGN}\N{FULLWIDTH PLUS SIGN}"
+                        "\N{FULLWIDTH HYPHEN-MINUS}\N{FULLWIDTH COMMERCIAL AT}")  # fmt: skip
+"""What a spreadsheet takes for the beginning of a formula, or drops before it."""
+_AMOUNTS = re.compile(r"(?:-?\d+(?:\.\d+)? [A-Z]{3}(?:, |$))+", re.ASCII)
+"""Amounts as `record` writes them: no spreadsheet can read more into them."""
+_QUOTED = re.compile(r'[",\r\n]')
 
 
 def answer_json(answer: Answer) -> str:
@@ -74,15 +79,26 @@ def _row_json(row: AnswerRow, meta: Meta) -> dict[str, object]:
 
 
 def answer_csv(answer: Answer) -> str:
-    """The rows as CSV under a header; what is not known is empty."""
-    text = io.StringIO()
+    """Return the rows as CSV under a header; what is not known is empty.
+
+    Others write names and identifiers. A spreadsheet would run one that looks like a formula: it gets an apostrophe.
+    Amounts below zero stay as they are.
+    """
     names = columns(answer.meta)
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(names)
+    lines = [_csv_line(names)]
     for row in answer.rows:
         told = record(row)
-        writer.writerow("" if told[name] is None else _plain(told[name]) for name in names)
-    return text.getvalue()
+        lines.append(_csv_line("" if told[name] is None else _no_formula(str(_plain(told[name]))) for name in names))
+    return "".join(lines)
+
+
+def _no_formula(text: str) -> str:
+    return f"'{text}" if text.startswith(_FORMULA_STARTS) and not _AMOUNTS.fullmatch(text) else text
+
+
+def _csv_line(cells: Iterable[str]) -> str:
+    """Join cells to a line. Python 3.11's writer leaves a carriage return bare, which spreadsheets end a row at."""
+    return ",".join('"{}"'.format(cell.replace('"', '""')) if _QUOTED.search(cell) else cell for cell in cells) + "\n"
 
 
 def answer_text(answer: Answer) -> str:

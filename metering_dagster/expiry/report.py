@@ -13,7 +13,7 @@ from metering_dagster.masking import mask_text
 from metering_dagster.metering.quantities import EXACT
 
 if TYPE_CHECKING:
-    from metering_dagster.metering.aggregation import Aggregation
+    from metering_dagster.metering.aggregation_report import Aggregation
     from metering_dagster.metering.discovery import Discovery
 
 MOST_LINES = 300

@@ -20,9 +20,11 @@ from metering_dagster.expiry.uncommitted import end_uncommitted
 from metering_dagster.ledger.entries import Entry
 from metering_dagster.masking import digest, mask
 from metering_dagster.metering import telling
-from metering_dagster.metering.aggregation import ATTEMPTS, Aggregation, name_of, settle_group
-from metering_dagster.metering.counted import Committed
+from metering_dagster.metering.aggregation import ATTEMPTS, settle_group
+from metering_dagster.metering.aggregation_report import Aggregation
+from metering_dagster.metering.commit_items import Committed
 from metering_dagster.metering.discovery import Discovery, mend
+from metering_dagster.metering.group_steps import name_of
 from metering_dagster.metering.groups import Aggregate
 from metering_dagster.metering.reasons import RawStatus, Reason, RecordStatus
 from metering_dagster.metering.records import RecordEnd, StoredAggregate, judge_aggregate
@@ -111,7 +113,7 @@ class _Visit:
     @property
     def closed(self) -> str:
         """Why nothing more can be billed here, as a reason."""
-        closed = hours.closes_at(self.hour, self.hour)
+        closed = hours.closes_for_good(self.hour)
         return f"Still pending when its hour could no longer be billed, at {closed:%Y-%m-%dT%H:%MZ}"
 
     def tell(self, entry: Entry) -> None:

@@ -1,12 +1,13 @@
 """When a flush window is over (domain: finalising). Pure.
 
-Belongs here: the end of a window, what is known of one. Does not: what is lost then (closing), writing it
-(closing_store).
+Belongs here: the end of a window, which is closed first, what is known of one and how it is named. Does not: what is
+lost then (closing), writing it (closing_store).
 """
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
+from metering_dagster.masking import digest, mask
 from metering_dagster.metering.batches import Buyer
 from metering_dagster.metering.windows import instant_of
 
@@ -21,6 +22,12 @@ class OpenWindow:
     buyer: Buyer
     expiry: object = None
     updated_at: object = None
+
+    @property
+    def name(self) -> str:
+        """Its buyer as messages name it: masked, with a digest that tells two apart."""
+        arn, account = self.buyer
+        return f"license {mask(arn)}, account {mask(account)} ({digest(arn, account)})"
 
     @property
     def has_readable_expiry(self) -> bool:
@@ -40,3 +47,8 @@ def is_over(window: OpenWindow, now: datetime) -> bool:
     """Whether it is to be closed. One that never says when it ends is closed at once, or it would stay for ever."""
     end = end_of(window)
     return end is None or now >= end
+
+
+def oldest_first(window: OpenWindow) -> tuple[datetime, Buyer]:
+    """Return the order in which windows are closed: by their end, those that never say it before all."""
+    return end_of(window) or datetime.min.replace(tzinfo=UTC), window.buyer

@@ -32,7 +32,10 @@ _SHOWN = 100
     tags={"dagster/kind": "dynamodb"},
 )
 def close_deprovisioned(context: dg.OpExecutionContext) -> None:
-    """Close what is over, and fail the check of each hour in which something is lost."""
+    """Close what is over, and fail the check of each hour in which something is lost.
+
+    Fails where windows that are over stay open.
+    """
     deployment: Deployment = context.resources.metering
     try:
         if deployment.mode is Mode.SHADOW:
@@ -40,7 +43,7 @@ def close_deprovisioned(context: dg.OpExecutionContext) -> None:
             context.log.info(words)
             context.add_output_metadata({"mode": deployment.mode.value, "closed": 0, "notes": words})
             return
-        from metering_dagster.licenses.closing import close_windows
+        from metering_dagster.licenses.closing import close_windows, failure_of
         from metering_dagster.licenses.closing_store import ClosingStore
 
         tables = deployment.tables
@@ -48,15 +51,12 @@ def close_deprovisioned(context: dg.OpExecutionContext) -> None:
         done = close_windows(store, tables, lambda bucket, losses: _tell(context, bucket, losses))
     except MeteringError as error:
         raise dg.Failure(str(error), allow_retries=error.retryable) from None
-    for window in done.closed:
-        if not window.has_readable_expiry:
-            context.log.warning(f"The expiry of {_name(window.buyer)} is no instant: its window closed without it.")
-    for window in done.left_to_others:
-        context.log.warning(
-            f"The window of {_name(window.buyer)} was closed or set anew by somebody else meanwhile: nothing was "
-            "written. If it is open still, what was told as pending of it is not lost yet."
-        )
-    context.add_output_metadata(_metadata(deployment.mode, done))
+    for words in _warnings(done):
+        context.log.warning(words)
+    shown, failure = _metadata(deployment.mode, done), failure_of(done)
+    if failure is not None:
+        raise dg.Failure(str(failure), metadata=shown, allow_retries=failure.retryable)
+    context.add_output_metadata(shown)
 
 
 @dg.job(
@@ -99,16 +99,31 @@ def _tell(context: dg.OpExecutionContext, bucket: str, losses: "Sequence[Loss]")
     context.log_event(evaluation)  # type: ignore[arg-type]  # it takes one; its annotation does not say so
 
 
+def _warnings(done: "Closing") -> list[str]:
+    """Word what a person must know of single windows, the first of each kind."""
+    unreadable = [window for window in done.closed if not window.has_readable_expiry]
+    words = [
+        f"The expiry of {each.name} is no instant: its window closed without it." for each in unreadable[:_SHOWN]
+    ] + [
+        f"The window of {each.name} was closed or set anew by somebody else meanwhile: nothing was written. If it is "
+        "open still, what was told as pending of it is not lost yet."
+        for each in done.left_to_others[:_SHOWN]
+    ]
+    more = sum(max(len(these) - _SHOWN, 0) for these in (unreadable, done.left_to_others))
+    return [*words, *([f"{more} more windows like these are not named here."] if more else []), *done.failures.notes]
+
+
 def _metadata(mode: Mode, done: "Closing") -> dict[str, dg.MetadataValue]:
     shown: dict[str, dg.MetadataValue] = {
         "mode": dg.MetadataValue.text(mode.value),
         "open_windows": dg.MetadataValue.int(done.open),
         "closed": dg.MetadataValue.int(len(done.closed)),
+        "still_open": dg.MetadataValue.int(done.still_open),
         "changed_meanwhile": dg.MetadataValue.int(len(done.left_to_others)),
         "lost_quantity": dg.MetadataValue.float(float(total(loss.quantity for loss in done.losses))),
     }
     if done.closed:
-        shown["closed_licences"] = dg.MetadataValue.md("\n".join(f"- {_name(w.buyer)}" for w in done.closed[:_SHOWN]))
+        shown["closed_licences"] = dg.MetadataValue.md("\n".join(f"- {each.name}" for each in done.closed[:_SHOWN]))
     return shown | ({"losses": _table(done.losses)} if done.losses else {})
 
 
@@ -121,7 +136,3 @@ def _table(losses: "Sequence[Loss]") -> dg.MetadataValue:
         })
         for loss in losses[:_SHOWN]
     ])  # fmt: skip
-
-
-def _name(buyer: tuple[str, str]) -> str:
-    return f"licence {mask(buyer[0])}, account {mask(buyer[1])} ({digest(*buyer)})"

@@ -1,7 +1,7 @@
 """The job `flush_deprovisioning`: what deprovisioning licences used goes through at once (domain: flush).
 
 Belongs here: which hours a run takes, the steps of one of them, the job's lane. Does not: what the steps do (metering's
-ops, which the hourly assets share). No licence stands in a run's config, nor in what its steps hand on.
+ops, which the hourly assets share). No license stands in a run's config; the steps hand on nothing but their order.
 """
 
 from collections.abc import Iterator
@@ -15,11 +15,9 @@ from metering_dagster.licenses import lane
 from metering_dagster.metering.ops import (
     aggregate_groups,
     discover_pending,
-    plan_submissions,
-    record_submissions,
+    mapping_key,
     submit_batches,
 )
-from metering_dagster.metering.windows import Whose
 
 if TYPE_CHECKING:
     from metering_dagster.metering.deployment import Deployment
@@ -29,14 +27,18 @@ TAGS = lane.tags(priority=100)
 
 @dg.op(
     out={
-        "hour": dg.DynamicOut(str, is_required=False, description="An hour with something pending of these buyers."),
-        "whose": dg.Out(Whose, description="Whose usage the steps take; each finds out for itself who that is."),
+        "hour": dg.DynamicOut(
+            dg.Nothing,
+            is_required=False,
+            description="An hour with something pending of these buyers, named by its key.",
+        ),
+        "planned": dg.Out(dg.Nothing),
     },
     required_resource_keys={"metering"},
     description="Find the hours in which something is pending of the licences that are deprovisioning now.",
     tags={"dagster/kind": "dynamodb"},
 )
-def plan_flush(context: dg.OpExecutionContext) -> Iterator[dg.DynamicOutput[str] | dg.Output[Whose]]:
+def plan_flush(context: dg.OpExecutionContext) -> Iterator[dg.DynamicOutput[None] | dg.Output[None]]:
     """Hand on the hours that this flush takes, oldest first."""
     from metering_dagster.licenses.flush_plan import hours_to_flush
     from metering_dagster.licenses.flush_search import pending_hours
@@ -56,25 +58,26 @@ def plan_flush(context: dg.OpExecutionContext) -> Iterator[dg.DynamicOutput[str]
         )
     shown = {"mode": mode.value, "windows": len(windows), "unreadable_expiries": unreadable,
              "hours_looked_at": len(looked_at), "hours_with_pending": len(found)}  # fmt: skip
-    yield dg.Output(Whose.DEPROVISIONING, "whose", metadata=shown)
+    yield dg.Output(None, "planned", metadata=shown)
     for each in found:
         current = hours.offset_of(each.hour, now) == 0
         yield dg.DynamicOutput(
-            each.bucket,
-            mapping_key=each.bucket.replace("-", "_"),
+            None,
+            mapping_key=mapping_key(each.bucket),
             output_name="hour",
             metadata={"hour": each.bucket, "buyers": len(each.buyers), "is_current_hour": current},
         )
 
 
-@dg.graph(description="One hour of the buyers whose flush window is open, lock or no lock.")
-def flush_hour(hour: str, whose: Whose) -> None:
-    """The five steps of an hour. The further a step, the sooner it comes: an hour is sent before the next begins."""
-    found: Any = discover_pending.tag({"dagster/priority": "1"})(hour=hour, licences=whose)
-    folded: Any = aggregate_groups.tag({"dagster/priority": "2"})(hour=hour, licences=whose, after=found)
-    planned: Any = plan_submissions.tag({"dagster/priority": "3"})(hour=hour, licences=whose, after=folded.result)
-    sent: Any = submit_batches.tag({"dagster/priority": "4"})(plan=planned, licences=whose)
-    record_submissions.tag({"dagster/priority": "5"})(submitted=sent, licences=whose)
+@dg.graph(
+    ins={"hour": dg.GraphIn()},
+    description="One hour of the buyers whose flush window is open, lock or no lock.",
+)
+def flush_hour(hour: object) -> None:
+    """The three steps of an hour. Later steps have higher priority: an hour is sent before the next begins."""
+    found: Any = discover_pending.tag({"dagster/priority": "1"})(after=hour)
+    folded: Any = aggregate_groups.tag({"dagster/priority": "2"})(after=found)
+    submit_batches.tag({"dagster/priority": "3"})(after=folded.result)
 
 
 @dg.job(
@@ -87,4 +90,4 @@ def flush_hour(hour: str, whose: Whose) -> None:
 def flush_deprovisioning() -> None:
     """Each hour in steps of its own: what goes wrong in one stops no other."""
     planned: Any = plan_flush()
-    planned.hour.map(lambda hour: flush_hour(hour, planned.whose))
+    planned.hour.map(flush_hour)

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from metering_dagster.dynamodb import Item
 from metering_dagster.errors import UnreachableError
 from metering_dagster.licenses.flush_plan import FlushHour, hours_to_flush
+from metering_dagster.metering.pending_index import RANGE_KEY
 from metering_dagster.metering.rows import account_of
 
 if TYPE_CHECKING:
@@ -72,12 +72,17 @@ class _Search:
         return self.pool.submit(self._look, probe, wanted)
 
     def _look(self, probe: "Probe", wanted: FlushHour) -> bool:
-        return any(
-            _holds(index, wanted, licence)
-            for licence in sorted({arn for arn, _ in wanted.buyers})
-            for index in (probe.rows, probe.aggregates)
-            if not self.over.is_set()
-        )
+        return any(self._holds(index, wanted) for index in (probe.rows, probe.aggregates))
+
+    def _holds(self, index: "PendingIndex", wanted: FlushHour) -> bool:
+        """Read the index no further than to the first find, or to the end of the search."""
+        licenses, key = [arn for arn, _ in wanted.buyers], index.shape.range_key
+        for page in index.pages(wanted.bucket, licenses, f"{RANGE_KEY}, {key}"):
+            if self.over.is_set():
+                return False
+            if any((item[RANGE_KEY]["S"], account_of(item[key]["S"])) in wanted.buyers for item in page):
+                return True
+        return False
 
 
 @contextmanager
@@ -88,10 +93,3 @@ def _searching() -> Iterator[_Search]:
     finally:
         search.over.set()
         search.pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _holds(index: "PendingIndex", wanted: FlushHour, licence: str) -> bool:
-    def is_theirs(item: Item) -> bool:
-        return (licence, account_of(item[index.shape.range_key]["S"])) in wanted.buyers
-
-    return index.holds(wanted.bucket, licence, is_theirs)

@@ -8,7 +8,6 @@ Billing data goes by its database's clock, so that part of a rehearsal is always
 
 import logging
 import os
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
@@ -21,6 +20,7 @@ import dagster as dg
 from metering_dagster.local import billing_db
 from metering_dagster.local.billing_reingest import CellKey, Move, reingest
 from metering_dagster.local.billing_sample import generate
+from metering_dagster.local.demo_state import DemoState
 from metering_dagster.local.environment import being, environment_with
 from metering_dagster.local.runs import Progress, Run, perform
 from metering_dagster.settings import read_settings
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from metering_dagster.billing.report import Row
 
 SENSOR, JOB = "billing_changes", "refresh_billing_changes"
-HORIZON_DAYS = 21
-"""Shorter than the default, since at the first look each of its days is a run of half a second."""
 
 
 @dataclass(frozen=True)
@@ -77,25 +75,17 @@ class BillingRehearsal:
         return 1 - len(self.moved) / self.cells if self.cells else 0.0
 
 
-def rehearse_billing(home: Path, state: Path, progress: Progress) -> BillingRehearsal:
+def rehearse_billing(home: Path, state: DemoState, progress: Progress) -> BillingRehearsal:
     """Load a sample, report every day of the horizon, ingest some days again, and report what the sensor asks for then.
 
-    Database and reports lie in `state`, from one rehearsal to the next; runs stay in the Dagster instance at `home`.
+    Database and reports lie in `state`, empty before; runs stay in the Dagster instance at `home`.
     """
-    database, reports = state / "billing.sqlite", state / "billing_changes"
-    database.unlink(missing_ok=True)
-    shutil.rmtree(reports, ignore_errors=True)
+    database = state.billing_database
     progress("loading two months of billing data", 0, 1)
     now = datetime.now(UTC)
     sample = generate(now)
     billing_db.fill(database, sample)
-    environment = environment_with(
-        home, os.environ,
-        BILLING_DATABASE_URL=billing_db.url_of(database),
-        BILLING_CHANGES_URI=str(reports),
-        BILLING_HORIZON_DAYS=str(HORIZON_DAYS),
-        BILLING_QUIET_SECONDS="0",
-    )  # fmt: skip
+    environment = environment_with(home, os.environ, **state.billing_settings())
     with being(environment), dg.DagsterInstance.get() as instance:
         deployment = _Deployment(instance, progress)
         days = deployment.look_and_run("reporting")

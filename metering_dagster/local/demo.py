@@ -1,11 +1,10 @@
 """The rehearsal behind `metering-dagster demo`: a day of usage through the real pipeline, and its balance.
 
 Belongs here: the order of stack, sample, runs and balance. Does not: the sums (balance), the part of billing data
-(billing_demo), how anything is shown (words).
+(billing_demo), what is left for the UI (demo_state), how anything is shown (words).
 """
 
 import os
-import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -20,9 +19,10 @@ from metering_dagster.errors import SettingsError
 from metering_dagster.local import loading
 from metering_dagster.local.balance import Balance, GroupKey, RowKey, row_key, strike_balance
 from metering_dagster.local.billing_demo import BillingRehearsal, rehearse_billing
+from metering_dagster.local.demo_state import DemoState
 from metering_dagster.local.endings import STALE_OFFSETS, Departure, departure, stale_rows
 from metering_dagster.local.environment import being, environment_on
-from metering_dagster.local.home import dagster_home
+from metering_dagster.local.home import Home, HomeName, claimed_home
 from metering_dagster.local.runs import Progress, Run, perform
 from metering_dagster.local.sample import SORT_KEY, Kind, Sample, SampleRow, generate
 from metering_dagster.local.sandbox.client import SandboxClient
@@ -34,13 +34,13 @@ from metering_dagster.local.stack import (
     create_tables,
     running_stack,
 )
+from metering_dagster.metering.partitions import FIRST_HOUR
 from metering_dagster.settings import read_settings
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
-STATE = Path(".metering") / "demo"
-"""Where the stack's logs and the ledger of a rehearsal lie, in the project."""
+COMMAND = "metering-dagster demo"
 OFFSETS = range(hours.LAST_OFFSET, hours.FIRST_OFFSET - 1, -1)
 """Oldest first: what is about to leave its window goes first."""
 
@@ -98,17 +98,25 @@ def check_instant(now: datetime) -> None:
 
 def rehearse(root: Path, now: datetime, progress: Progress) -> Rehearsal:
     """Start the stack, load a sample, let a buyer leave, meter offsets 23 to 1, let late usage arrive, meter again, end
-    what is past its window and the licence that was left, strike the balance.
+    what is past its window and the licence that was left, strike the balance, report the days.
 
-    The tables and the bill are gone afterwards; the runs stay in the Dagster instance under `root`, the ledger until
-    the next rehearsal, which begins with an empty one. One at a time: a second one is refused (`StackError`).
+    A rehearsal begins with an empty home and empty tables, and leaves them for `metering-dagster demo --ui`. One at a
+    time, and none while that UI is open: a second one is refused (`StackError`).
     """
     check_instant(now)
+    with claimed_home(root, HomeName.DEMO, COMMAND) as home:
+        home.begin_anew(root)
+        left = DemoState(root)
+        left.forget()
+        done = _rehearse(home, left, now, progress)
+        left.remember(now)
+    return done
+
+
+def _rehearse(home: Home, state: DemoState, now: datetime, progress: Progress) -> Rehearsal:
     sample, leaving, stale = generate(now), departure(now), stale_rows(now)
-    state = root / STATE
     progress("starting the stack", 0, 1)
-    with running_stack(state, persist=False, now=now) as stack:
-        shutil.rmtree(state / "ledger", ignore_errors=True)
+    with running_stack(state.folder, persist=True, anew=True, now=now) as stack:
         create_tables(stack)
         client = stack.dynamodb()
         loading.configure_sandbox(stack, sample, leaving)
@@ -118,10 +126,7 @@ def rehearse(root: Path, now: datetime, progress: Progress) -> Rehearsal:
         failures: list[str] = []
         for instant in (leaving.flushed_at, now):
             SandboxClient(stack.sandbox_url).set_now(instant)
-            during = environment_on(
-                stack, dagster_home(root), os.environ, METERING_NOW=instant.isoformat(),
-                METERING_LEDGER_URI=str(state / "ledger"),
-            )  # fmt: skip
+            during = environment_on(stack, home.folder, os.environ, **state.settings(instant))
             with being(during):
                 if instant == leaving.flushed_at:
                     _send(leaving)
@@ -130,7 +135,7 @@ def rehearse(root: Path, now: datetime, progress: Progress) -> Rehearsal:
         balance = _balance(stack, client, sample, (*stale, *leaving.rows))
         buyer = (leaving.license_arn, str(leaving.subscriber["customerAWSAccountId"]))
         left: dict[str, Any] = dict(*_items(client, SUBSCRIBERS_TABLE, "customerAWSAccountId", [buyer]))
-    billing = rehearse_billing(dagster_home(root), state, progress)
+    billing = rehearse_billing(home.folder, state, progress)
     return Rehearsal(now, balance, left, len(runs), tuple(failures), billing)
 
 
@@ -157,7 +162,15 @@ def _runs(sample: Sample) -> list[_Run]:
           for bucket in _hours_to_meter_again(sample)),
         *(_Run("age_out", f"ending what is past its window, shard {shard}", shard, only_recent) for shard in shards),
         _Run("finalize_deprovisioned", "the licence is finalised"),
+        *(_Run("refresh_report", f"the report of {day}", day) for day in _days(now)),
     ]  # fmt: skip
+
+
+def _days(now: datetime) -> list[str]:
+    """The days with usage of the sample that have a report, oldest first."""
+    first = max(hours.hour_at_offset(now, max(STALE_OFFSETS)), FIRST_HOUR)
+    return sorted({f"{first + hour * hours.HOUR:%Y-%m-%d}" for hour in range(max(STALE_OFFSETS) + 1)
+                   if first + hour * hours.HOUR <= now})  # fmt: skip
 
 
 def _send(leaving: Departure) -> None:

@@ -1,16 +1,30 @@
-"""Runs of a rehearsal: in this process, one after the other, marked as what they are.
+"""Runs of a rehearsal: in this process, one after the other, recorded as those that the daemon launches.
 
 Belongs here: how one is started, and the words of one that failed. Does not: which runs there are (demo, billing_demo).
 """
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import dagster as dg
 
+# Dagster's public ways to run a job in this process record no origin, and its pages file runs by their origin.
+from dagster._core.definitions.job_base import InMemoryJob
+from dagster._core.execution.api import execute_run
+from dagster._core.remote_origin import (
+    ManagedGrpcPythonEnvCodeLocationOrigin,
+    RemoteJobOrigin,
+    RemoteRepositoryOrigin,
+)
+from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
+
 Progress = Callable[[str, int, int], None]
 """Told what is being done, how much of it is done, and how much there is."""
+LOCATION, REPOSITORY, MODULE = "metering_dagster", "__repository__", "metering_dagster.definitions"
+"""The code location of workspace.yaml, and the name that Dagster gives to its only repository."""
+PARTITION_TAG = "dagster/partition"
 
 
 @dataclass(frozen=True)
@@ -26,15 +40,26 @@ class Run:
 
 
 def perform(run: Run, defs: dg.Definitions, instance: dg.DagsterInstance) -> list[str]:
-    """Do it; what its failed steps say."""
-    result = defs.resolve_job_def(run.job).execute_in_process(
-        partition_key=run.partition,
-        instance=instance,
-        raise_on_error=False,
+    """Execute the run; return the messages of its failed steps."""
+    job = defs.resolve_job_def(run.job)
+    partition = {PARTITION_TAG: run.partition} if run.partition else {}
+    recorded = instance.create_run_for_job(
+        job,
         run_config={**run.config, "loggers": {"console": {"config": {"log_level": "CRITICAL"}}}},
-        tags={**run.tags, "metering/rehearsal": "demo"},
+        tags={**job.run_tags, **run.tags, **partition, "metering/rehearsal": "demo"},
+        remote_job_origin=_origin(run.job),
     )
+    result = execute_run(InMemoryJob(job), recorded, instance)
     if result.success:
         return []
     failed = [event for event in result.all_events if event.is_step_failure]
-    return [f"{run.what} {event.step_key}: {event.step_failure_data.user_failure_data}" for event in failed]
+    return [f"{run.what} {event.step_key}: {event.step_failure_data.user_failure_data}" for event in failed] or [
+        f"{run.what}: the run failed outside its steps"
+    ]
+
+
+def _origin(job: str) -> RemoteJobOrigin:
+    """Return what the daemon records of a run of this job: its pages list the runs of their own code location."""
+    target = LoadableTargetOrigin(executable_path=sys.executable, module_name=MODULE)
+    location = ManagedGrpcPythonEnvCodeLocationOrigin(target, LOCATION)
+    return RemoteJobOrigin(RemoteRepositoryOrigin(location, REPOSITORY), job)

@@ -12,6 +12,7 @@ import http.client
 import json
 import os
 import runpy
+import shutil
 import signal
 import socket
 import subprocess
@@ -43,6 +44,7 @@ EVENTS_QUEUE, DEAD_EVENTS_QUEUE = "marketplace-events", "marketplace-events-dead
 ACCOUNT = "000000000000"
 """The emulator's, for credentials that name none."""
 DUMMY_CREDENTIAL = "local"
+SANDBOX_DATABASE, EMULATOR_FILES = "sandbox.sqlite", "emulator"
 
 START_SECONDS = 60.0
 END_SECONDS = 20.0
@@ -132,16 +134,19 @@ def _without_proxy() -> dict[str, str]:
 
 
 @contextmanager
-def running_stack(state_dir: Path, *, persist: bool, now: datetime | None) -> Iterator[LocalStack]:
+def running_stack(state_dir: Path, *, persist: bool, now: datetime | None, anew: bool = False) -> Iterator[LocalStack]:
     """Both children, ready to answer, for as long as the context is open; StackError where one does not start.
 
     With `persist`, tables and bill are taken up again from `state_dir` and left there at the end; without, both start
-    empty. `now` freezes the sandbox's clock. The children's logs are `ministack.log` and `sandbox.log` in `state_dir`.
+    empty. `anew` deletes what an earlier one left there. `now` freezes the sandbox's clock. The children's logs are
+    `ministack.log` and `sandbox.log` in `state_dir`.
     """
     state_dir = state_dir.resolve()
     state_dir.mkdir(parents=True, exist_ok=True)
     with _claimed(state_dir) as home, ExitStack() as children:
-        sandbox = children.enter_context(_sandbox(home, persist, now))
+        if anew or not persist:
+            _forget(home)
+        sandbox = children.enter_context(_sandbox(home, now))
         emulator_url = children.enter_context(_emulator(home, persist))
         yield LocalStack(emulator_url, _ready(sandbox, lambda: _announced_url(sandbox)))
 
@@ -197,6 +202,14 @@ def _claimed(state_dir: Path) -> Iterator[_Home]:
         yield _Home(state_dir, lock.fileno())
 
 
+def _forget(home: _Home) -> None:
+    """Delete tables and bill, with the journals of its database."""
+    for leftover in home.folder.glob(f"{SANDBOX_DATABASE}*"):
+        leftover.unlink()
+    if (home.folder / EMULATOR_FILES).exists():
+        shutil.rmtree(home.folder / EMULATOR_FILES)
+
+
 @dataclass(frozen=True)
 class _Child:
     name: str
@@ -211,11 +224,8 @@ class _Child:
 
 
 @contextmanager
-def _sandbox(home: _Home, persist: bool, now: datetime | None) -> Iterator[_Child]:
-    database = home.folder / "sandbox.sqlite"
-    if not persist:
-        for leftover in home.folder.glob(f"{database.name}*"):  # with its journals
-            leftover.unlink()
+def _sandbox(home: _Home, now: datetime | None) -> Iterator[_Child]:
+    database = home.folder / SANDBOX_DATABASE
     frozen = [] if now is None else ["--now", now.isoformat()]
     args = ["--port", "0", "--database", str(database), *frozen]
     with _child("sandbox", "metering_dagster.local.sandbox", args, {}, home) as child:
@@ -251,7 +261,7 @@ def _emulator(home: _Home, persist: bool) -> Iterator[str]:
 
 
 def _emulator_environment(folder: Path, persist: bool, port: int, token: str) -> dict[str, str]:
-    files = folder / "emulator"
+    files = folder / EMULATOR_FILES
     files.mkdir(exist_ok=True)
     return {
         "BIND_HOST": HOST,

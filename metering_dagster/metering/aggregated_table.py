@@ -1,29 +1,31 @@
 """The aggregated usage table: one item a group, the source of truth for submission (domain: the tables).
 
-Belongs here: its keys and attributes, committing groups together with their raw rows, what a commit counted (an item
-of our own beside the aggregate), reading what is pending, writing how a record ended.
-Does not: what a group's aggregate is (groups), whether a stored one can be sent (records).
+Belongs here: its keys and attributes, committing groups together with their raw rows, finding commits whose aggregate
+is gone and putting those back, reading what is pending, writing how a record ended.
+Does not: what a group's aggregate is (groups), what a commit's item holds (commit_items), whether a stored aggregate
+can be sent (records).
 """
 
 import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from decimal import Decimal
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from metering_dagster import dynamodb, transactions
 from metering_dagster.dynamodb import IndexShape, Item, TableShape, typed, value
-from metering_dagster.metering import counted, pending_index
-from metering_dagster.metering.counted import Committed
+from metering_dagster.metering import commit_items, own_items, pending_index
+from metering_dagster.metering.commit_items import CommitRecord, Committed
+from metering_dagster.metering.group_steps import Commit, aggregated_reason
 from metering_dagster.metering.groups import Aggregate
+from metering_dagster.metering.identities import Identities
 from metering_dagster.metering.pending_index import PendingIndex
-from metering_dagster.metering.quantities import Quantities, number_text
+from metering_dagster.metering.quantities import Quantities, table_allocations
 from metering_dagster.metering.reasons import ANSWERS, RawStatus, RecordStatus
-from metering_dagster.metering.records import RecordEnd, StoredAggregate, api_allocations
-from metering_dagster.metering.rows import OURS, GroupKey, RowEnd, Usage
+from metering_dagster.metering.records import RecordEnd, StoredAggregate
+from metering_dagster.metering.rows import GroupKey, RowEnd
 from metering_dagster.metering.usage_table import UsageTable
-from metering_dagster.transactions import Action, Fate, Unit, transact
+from metering_dagster.transactions import Action, Fate, Unit, transact, transact_each
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
@@ -36,12 +38,6 @@ SHAPE = TableShape(
     indexes=(IndexShape(pending_index.NAME, pending_index.HASH_KEY, pending_index.RANGE_KEY),),
 )
 _HASH, _RANGE = SHAPE.hash_key, SHAPE.range_key
-_COUNTED = f"{OURS}counted#"
-"""Begins the hash key of what a commit counted; no licence and no product code does."""
-_COUNTED_LIFE = timedelta(days=35)
-"""How long that is kept (`ttl`): well past the 30 hours in which an hour can be billed."""
-_FIRST_ROWS = transactions.MAX_ACTIONS - 2
-"""Raw rows that are finalised in the same transaction as the commit itself."""
 _ITEM_BYTES = 4_000
 """What an action sends beside its values, from above."""
 _VISIBLE_ATTEMPTS = 20
@@ -56,14 +52,6 @@ _NO_QUANTITY = "attribute_not_exists(quantity) OR attribute_type(quantity, :null
 
 
 @dataclass(frozen=True, slots=True)
-class Commit:
-    """A group to be committed: its aggregate, and the raw rows that it counts."""
-
-    aggregate: Aggregate
-    usages: tuple[Usage, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Committing:
     """What came of one commit."""
 
@@ -71,11 +59,8 @@ class Committing:
     """False where the group was committed before, or a row had changed since it was read; then nothing was written."""
     unfinished: int = 0
     """Rows beyond the first transaction that had changed: they are still pending, and late."""
-
-
-def aggregated_reason(quantity: Decimal, count: int) -> str:
-    """The reason of a raw row that is `Aggregated`, in the domain's words."""
-    return f"Aggregated total quantity {number_text(quantity)} from {count} raw usage records"
+    is_invalid: bool = False
+    """DynamoDB takes no form of it, though it took others' beside it; nothing was written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,56 +77,117 @@ class AggregatedTable:
     def __init__(self, client: "DynamoDBClient", name: str, usage: UsageTable, quantities: Quantities) -> None:
         self.client, self.name, self.usage, self.quantities = client, name, usage, quantities
         self._index = PendingIndex(client, name, SHAPE)
+        self.identities = Identities(client, name, SHAPE)
+        """Which group of a legacy product is the one that is sent for a customer, dimension and hour."""
 
     def committed(self, keys: Sequence[GroupKey]) -> dict[GroupKey, Committed]:
         """Those of the groups that were committed, by us or by others, read consistently."""
-        wanted = [key for group in keys for key in (_key(group), _counted_key(group))]
+        wanted = [key for group in keys for key in (_key(group), _commit_key(group))]
         found: dict[tuple[str, str], Item] = {}
         with self._explained():
             for item in dynamodb.batch_get(self.client, self.name, wanted):
                 found[item[_HASH]["S"], item[_RANGE]["S"]] = item
         result = {}
         for group in keys:
-            ours = found.get((_COUNTED + group.license_arn, group.prefix))
+            own = own_items.commit_key(group)
+            ours = found.get((own.hash_key, own.range_key))
             aggregate = found.get((group.license_arn, group.prefix))
-            rows = counted.decode(value(ours, "counted")) if ours is not None else None
-            if ours is not None or aggregate is not None:
-                # Where nobody knows what was counted, or how much, no row can be said to be in it.
-                quantity = value(ours if ours is not None and rows is not None else aggregate or {}, "quantity")
-                result[group] = Committed(quantity if isinstance(quantity, Decimal) else Decimal("NaN"), rows)
+            commit = commit_items.read_commit(group, ours) if ours is not None else None
+            if commit is not None and commit.counted is not None and commit.quantity is not None:
+                lost = commit.aggregate if aggregate is None else None
+                result[group] = Committed(commit.quantity, commit.counted, lost=lost)
+            elif aggregate is not None:
+                result[group] = Committed(value(aggregate, "quantity"), None, value(aggregate, "createdAt"))
+            elif commit is not None:
+                result[group] = Committed(commit.quantity, None)
         return result
+
+    def committed_each(self, keys: Sequence[GroupKey]) -> list[Committed | None]:
+        """The same, group by group; None for one that is not committed."""
+        found = self.committed(keys)
+        return [found.get(key) for key in keys]
 
     def commit(self, commits: Sequence[Commit], now: datetime) -> list[Committing]:
         """Commit groups, each in one transaction with its raw rows' end, small groups together.
 
-        First write wins: a group that has an aggregate, or of which one was counted, is refused. Of a group with more
-        rows than a transaction holds the others are finalised after it; where we die between, their seconds are
-        among those that were counted, and the next visit ends them.
+        First write wins: a group that has an aggregate, or a commit, is refused; so is a legacy one whose identity
+        another group holds. Of a group with more rows than a transaction holds the others are finalised after it; where
+        we die between, their seconds are among those that were counted, and the next visit ends them. Raises
+        `ItemRefusedError` where DynamoDB takes no form of any of them.
         """
-        plans = [self._plan(commit, now, _FIRST_ROWS) for commit in commits]
+        plans = [self._plan(commit, now, transactions.MAX_ACTIONS) for commit in commits]
         with self._explained():
-            fates = transact(self.client, [plan.first for plan in plans])
+            fates, _ = transact_each(self.client, [plan.first for plan in plans])
             # Rows with much of their own may pass 4 MB together, which nobody can tell from outside: then the commit
             # goes by itself, and each row after it.
+            invalid = None
             for position in [n for n, fate in enumerate(fates) if fate is Fate.INVALID]:
                 plans[position] = self._plan(commits[position], now, 0)
-                fates[position] = transact(self.client, [plans[position].first])[0]
+                (fates[position],), error = transact_each(self.client, [plans[position].first])
+                invalid = error or invalid
+            if invalid is not None and all(fate is Fate.INVALID for fate in fates):
+                raise invalid
             done = [unit for plan, fate in zip(plans, fates, strict=True) if fate is Fate.WRITTEN for unit in plan.rest]
-            finished = iter(transact(self.client, done))
+            finished = iter(transact_each(self.client, done)[0])
         return [
             Committing(True, sum(next(finished) is not Fate.WRITTEN for _ in plan.rest))
             if fate is Fate.WRITTEN
-            else Committing(False)
+            else Committing(False, is_invalid=fate is Fate.INVALID)
             for plan, fate in zip(plans, fates, strict=True)
         ]
 
-    def pending(self, bucket: str, license_arn: str | None = None) -> Iterator[StoredAggregate]:
-        """What is pending for this hour: found by the sparse index, and read again consistently.
+    def lost_commits(self, bucket: str) -> Iterator[CommitRecord]:
+        """The commits of this hour whose aggregate is gone, shard by shard; each aggregate is asked for once.
 
-        Comes in the order of licences, a hundred at a time, so memory does not grow with the hour.
+        Memory is that of a page of commits. One whose group cannot be read from its item is left out.
+        """
+        names = f"{_HASH}, {_RANGE}, {commit_items.LICENSE}, {commit_items.GROUP}"
+        for shard in range(own_items.SHARDS):
+            for keys in self._commit_pages(bucket, shard, ProjectionExpression=names):
+                yield from self._lost_of(keys)
+
+    def has_commits(self, bucket: str) -> bool:
+        """Whether any group of this hour was committed by us; it stops at the first shard that holds one."""
+        return any(
+            page
+            for shard in range(own_items.SHARDS)
+            for page in self._commit_pages(bucket, shard, ProjectionExpression=_RANGE, Limit=1)
+        )
+
+    def put_back(self, aggregate: Aggregate, now: datetime) -> bool:
+        """Put the aggregate of a commit back, pending and marked.
+
+        False where it is there again, the commit is gone, or another group holds its legacy identity.
+        """
+        item = self._item(aggregate, now) | {"putBackAt": typed(dynamodb.stamp(now))}
+        commit_stands: Any = {
+            "TableName": self.name,
+            "Key": _commit_key(aggregate.key),
+            "ConditionExpression": f"attribute_exists({_HASH})",
+        }
+        actions: tuple[Action, ...] = (
+            {"Put": {"TableName": self.name, "Item": item, "ConditionExpression": _ABSENT}},
+            {"ConditionCheck": commit_stands},
+        )
+        size = 2 * _ITEM_BYTES + transactions.bytes_of(item)
+        if aggregate.key.is_legacy:
+            claim = self.identities.claim_unit(aggregate, now)
+            actions, size = actions + claim.actions, size + claim.size
+        with self._explained():
+            return transact(self.client, [Unit(actions, size)]) == [Fate.WRITTEN]
+
+    def created_at(self) -> datetime | None:
+        """When the table was created, or restored; None where it cannot be described."""
+        return dynamodb.created_at(self.client, self.name)
+
+    def pending(self, bucket: str, licenses: Sequence[str] | None = None) -> Iterator[StoredAggregate]:
+        """Read what is pending for this hour, of these licenses or of all (None).
+
+        It is found by the sparse index and read again consistently. It comes in the order of licenses, a hundred at a
+        time, so memory does not grow with the hour.
         """
         keys: list[Item] = []
-        for page in self._index.pages(bucket, license_arn, f"{_HASH}, {_RANGE}"):
+        for page in self._index.pages(bucket, licenses, f"{_HASH}, {_RANGE}"):
             keys += [{_HASH: item[_HASH], _RANGE: item[_RANGE]} for item in page]
             while len(keys) >= dynamodb.BATCH_GET_KEYS:
                 head, keys = keys[: dynamodb.BATCH_GET_KEYS], keys[dynamodb.BATCH_GET_KEYS :]
@@ -154,13 +200,10 @@ class AggregatedTable:
         if error is not None:
             raise error
 
-    def await_visible(
-        self, keys: Collection[GroupKey], bucket: str, licences: Sequence[str | None] = (None,)
-    ) -> list[GroupKey]:
-        """Wait until the sparse index shows these committed groups; those it does not show in time, though pending.
+    def await_visible(self, keys: Collection[GroupKey], bucket: str) -> list[GroupKey]:
+        """Wait until the sparse index shows these committed groups; return the pending ones it does not show in time.
 
-        The index follows the table after some milliseconds, seldom seconds. Whoever submits next asks the index, for
-        everything or for these licences.
+        The index follows the table after some milliseconds, seldom seconds, and a submission reads the index.
         """
         hidden = {(key.license_arn, key.prefix): key for key in keys}
         for attempt in range(_VISIBLE_ATTEMPTS):
@@ -168,10 +211,9 @@ class AggregatedTable:
                 break
             if attempt:
                 time.sleep(dynamodb.pause(attempt))
-            for licence in licences:
-                for page in self._index.pages(bucket, licence, f"{_HASH}, {_RANGE}"):
-                    for item in page:
-                        hidden.pop((item[_HASH]["S"], item[_RANGE]["S"]), None)
+            for page in self._index.pages(bucket, [license_arn for license_arn, _ in hidden], f"{_HASH}, {_RANGE}"):
+                for item in page:
+                    hidden.pop((item[_HASH]["S"], item[_RANGE]["S"]), None)
             if hidden and attempt:
                 # What is not pending any more, another run has sent.
                 still = self._still_pending([_key(key) for key in hidden.values()], bucket)
@@ -184,7 +226,7 @@ class AggregatedTable:
 
     def uncommitted(self, group: GroupKey) -> Unit:
         """Checks that let a transaction pass only while the group has neither an aggregate nor a commit of ours."""
-        keys = (_key(group), _counted_key(group))
+        keys = (_key(group), _commit_key(group))
         checks = ({"TableName": self.name, "Key": key, "ConditionExpression": _ABSENT} for key in keys)
         return Unit(tuple({"ConditionCheck": check} for check in checks), len(keys) * _ITEM_BYTES)
 
@@ -203,22 +245,51 @@ class AggregatedTable:
         found = sorted((_stored(item) for item in items), key=lambda s: (s.license_arn, s.sort_key))
         return [stored for stored in found if stored.pending == bucket]
 
+    def _commit_pages(self, bucket: str, shard: int, **reading: Any) -> Iterator[Sequence[Item]]:
+        request: dict[str, Any] = {
+            "TableName": self.name,
+            "KeyConditionExpression": f"{_HASH} = :shard",
+            "ExpressionAttributeValues": {":shard": {"S": own_items.commit_hash_key(bucket, shard)}},
+            **reading,
+        }
+        with self._explained():
+            yield from dynamodb.pages(self.client.query, **request)
+
+    def _lost_of(self, items: Sequence[Item]) -> Iterator[CommitRecord]:
+        """Those of these commits, named by key and group, whose aggregate is gone."""
+        groups = [group for item in items if (group := commit_items.group_in(item)) is not None]
+        with self._explained():
+            found = dynamodb.batch_get(
+                self.client, self.name, [_key(group) for group in groups], ProjectionExpression=f"{_HASH}, {_RANGE}"
+            )
+            there = {(item[_HASH]["S"], item[_RANGE]["S"]) for item in found}
+            lost = [group for group in groups if (group.license_arn, group.prefix) not in there]
+            for item in dynamodb.batch_get(self.client, self.name, [_commit_key(group) for group in lost]):
+                group = commit_items.group_in(item)
+                if group is not None:
+                    yield commit_items.read_commit(group, item)
+
     def _plan(self, commit: Commit, now: datetime, most: int) -> "_Plan":
-        """The transaction of the commit itself with up to `most` rows, and one unit for each row it does not hold."""
+        """The transaction of the commit itself, of up to `most` actions, and one unit for each row it does not hold."""
         aggregate = commit.aggregate
         reason = aggregated_reason(aggregate.quantity, len(commit.usages))
         rows = [self.usage.end_unit(RowEnd(u.row, RawStatus.AGGREGATED, reason), now) for u in commit.usages]
-        puts = [self._item(aggregate, now), self._counted_item(commit, now)]
+        remembered = {**_commit_key(aggregate.key), **commit_items.item_of(aggregate, commit.usages, now)}
+        puts = [self._item(aggregate, now), remembered]
         size = sum(_ITEM_BYTES + transactions.bytes_of(put) for put in puts)
+        actions: list[Action] = [
+            {"Put": {"TableName": self.name, "Item": put, "ConditionExpression": _ABSENT}} for put in puts
+        ]
+        if aggregate.key.is_legacy:
+            claim = self.identities.claim_unit(aggregate, now)
+            actions += claim.actions
+            size += claim.size
         held = 0
-        for row in rows[:most]:
+        for row in rows[: max(most - len(actions), 0)]:
             if size + row.size > transactions.MAX_BYTES:
                 break
             size += row.size
             held += 1
-        actions: list[Action] = [
-            {"Put": {"TableName": self.name, "Item": put, "ConditionExpression": _ABSENT}} for put in puts
-        ]
         actions += [action for row in rows[:held] for action in row.actions]
         return _Plan(Unit(tuple(actions), size), rows[held:])
 
@@ -237,21 +308,8 @@ class AggregatedTable:
             "updatedAt": stamp,
         }
         if aggregate.allocations is not None:
-            values["usageAllocations"] = api_allocations(aggregate.allocations, self.quantities)
+            values["usageAllocations"] = table_allocations(aggregate.allocations)
         return {name: typed(value) for name, value in values.items() if value is not None}
-
-    def _counted_item(self, commit: Commit, now: datetime) -> dict[str, Any]:
-        """It has no `meteringPending`, so no reader of the sparse index ever meets it."""
-        stamp = {"S": dynamodb.stamp(now)}
-        expires = commit.aggregate.key.hour + _COUNTED_LIFE
-        return {
-            **_counted_key(commit.aggregate.key),
-            "quantity": typed(commit.aggregate.quantity),
-            "counted": {"B": counted.encode(counted.count(commit.usages))},
-            "createdAt": stamp,
-            "updatedAt": stamp,
-            "ttl": {"N": str(int(expires.timestamp()))},
-        }
 
     def _end_unit(self, end: RecordEnd, now: datetime) -> Unit:
         values = {
@@ -297,8 +355,9 @@ def _key(group: GroupKey) -> Item:
     return {_HASH: {"S": group.license_arn}, _RANGE: {"S": group.prefix}}
 
 
-def _counted_key(group: GroupKey) -> Item:
-    return {_HASH: {"S": _COUNTED + group.license_arn}, _RANGE: {"S": group.prefix}}
+def _commit_key(group: GroupKey) -> Item:
+    own = own_items.commit_key(group)
+    return {_HASH: {"S": own.hash_key}, _RANGE: {"S": own.range_key}}
 
 
 def _stored(item: Item) -> StoredAggregate:

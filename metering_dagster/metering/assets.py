@@ -12,8 +12,6 @@ from metering_dagster.metering import checks, columns
 from metering_dagster.metering.ops import (
     aggregate_groups,
     discover_pending,
-    plan_submissions,
-    record_submissions,
     submit_batches,
 )
 from metering_dagster.metering.partitions import hourly
@@ -131,8 +129,7 @@ def hourly_assets(
         ),
     )
     def metered_usage(aggregated_usage: object, subscribers: object) -> object:
-        planned = plan_submissions(after=[aggregated_usage, subscribers])
-        return _with_checks("metered_usage", checks.METERED, record_submissions(submit_batches(planned)))
+        return _with_checks("metered_usage", checks.METERED, submit_batches(after=[aggregated_usage, subscribers]))
 
     return [pending_usage, aggregated_usage, metered_usage]
 

@@ -15,7 +15,7 @@ from metering_dagster.ledger.entries import Standing
 from metering_dagster.metering.quantities import number_text
 
 if TYPE_CHECKING:
-    from metering_dagster.metering.aggregation import Aggregation
+    from metering_dagster.metering.aggregation_report import Aggregation
     from metering_dagster.metering.submission import Submission
 
 AGGREGATED: Mapping[str, str] = {
@@ -49,13 +49,15 @@ def of_aggregation(done: "Aggregation", standing: Standing, rejected_before: int
     """`rejected_before`: rows that earlier runs rejected and that still are."""
     late_rows = max(standing.late_rows, done.late_rows)
     rejected = max(rejected_before, done.rejected.total(), done.holding_rows)
+    failed = done.failures.total
     return [
         _result(
             "quantity_conserved",
-            done.seen == done.accounted and not done.unsettled,
+            done.seen == done.accounted and not done.unsettled and not failed,
             _ERROR,
             f"{number_text(done.seen)} seen, {number_text(done.accounted)} accounted for"
-            + (f", {len(done.unsettled)} groups not settled" if done.unsettled else ""),
+            + (f", {len(done.unsettled)} groups not settled" if done.unsettled else "")
+            + (f", {failed} groups left as they are, for something was raised" if failed else ""),
             {"seen": float(done.seen), "accounted": float(done.accounted), "unsettled_groups": len(done.unsettled)},
         ),
         _result(

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 
-from metering_dagster.metering.quantities import EXACT, Allocations, number_text, total
+from metering_dagster.metering.quantities import EXACT, Allocations, number_text
 from metering_dagster.metering.rows import Usage
 
 
@@ -25,14 +25,6 @@ class CountedRow:
 
 Counted = Mapping[int, CountedRow]
 """The counted rows of a group, by their second of the hour."""
-
-
-@dataclass(frozen=True, slots=True)
-class Committed:
-    """A group that was committed: its quantity, and what was counted, unless others made the aggregate."""
-
-    quantity: Decimal
-    counted: Counted | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,26 +78,16 @@ def decode(data: object) -> Counted | None:
         return None
 
 
-def settle(committed: Committed, usages: Iterable[Usage], aggregated_before: Iterable[Decimal]) -> Settlement:
-    """Tell the good pending rows of a committed group apart.
+def settle(total_quantity: Decimal, counted: Counted, usages: Iterable[Usage]) -> Settlement:
+    """Tell the good pending rows of a group that we committed apart (domain: after a commit).
 
-    Where the commit is ours, a row is `Aggregated` if its second was counted with the same quantity and allocations,
-    else late. Where others made the aggregate: if the rows that are `Aggregated` already (`aggregated_before`, their
-    quantities) and the pending ones add up to it, the pending ones are its missing part; else they are late.
+    A row is `Aggregated` if its second was counted with the same quantity and allocations, else late by the difference.
     """
-    pending = tuple(usages)
-    before = tuple(aggregated_before)
-    if committed.counted is None:
-        everything = total([*before, *(u.quantity for u in pending)])
-        count = len(before) + len(pending)
-        if everything == committed.quantity:
-            return Settlement(pending, (), committed.quantity, count)
-        return Settlement((), tuple(LateRow(u, u.quantity) for u in pending), committed.quantity, len(before))
     aggregated, late = [], []
-    for usage in pending:
-        row = committed.counted.get(usage.second)
+    for usage in usages:
+        row = counted.get(usage.second)
         if row == CountedRow(usage.quantity, allocations_digest(usage.allocations)):
             aggregated.append(usage)
         else:
             late.append(LateRow(usage, EXACT.subtract(usage.quantity, row.quantity if row else Decimal(0))))
-    return Settlement(tuple(aggregated), tuple(late), committed.quantity, len(committed.counted))
+    return Settlement(tuple(aggregated), tuple(late), total_quantity, len(counted))

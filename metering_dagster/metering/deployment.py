@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
     from metering_dagster.aws import Clients
-    from metering_dagster.metering.aggregation import Tell
+    from metering_dagster.metering.aggregation_report import Tell
     from metering_dagster.metering.marketplace import Marketplace
     from metering_dagster.metering.pending_index import PendingIndex
     from metering_dagster.metering.quota import Quota
@@ -134,7 +134,7 @@ class Deployment:
         `urgent`: its calls go before those of others. It holds for all calls of this deployment from now on; a process
         has one for each run.
         """
-        from metering_dagster.metering.aggregation import ignore
+        from metering_dagster.metering.aggregation_report import ignore
         from metering_dagster.metering.submission import Submitter
 
         self._urgent = urgent

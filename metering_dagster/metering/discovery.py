@@ -1,7 +1,7 @@
 """Find what is pending for one hour, and set right what is filed wrongly (no Dagster).
 
 Belongs here: the survey of the sparse index, rows whose key is no key or contradicts them, misfiled rows.
-Does not: folding (aggregation), the faults themselves (rows).
+Does not: aggregating (aggregation), the faults themselves (rows).
 """
 
 from collections import Counter
@@ -10,8 +10,13 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from metering_dagster import hours
+from metering_dagster.masking import digest, mask
 from metering_dagster.metering import telling
-from metering_dagster.metering.aggregation import Aggregation, Tell, ignore, settle_group
+from metering_dagster.metering.aggregation import settle_group
+from metering_dagster.metering.aggregation_report import Aggregation, Tell, ignore
+from metering_dagster.metering.commit_items import Committed
+from metering_dagster.metering.group_steps import named
+from metering_dagster.metering.isolation import Failures
 from metering_dagster.metering.reasons import RawStatus, Reason
 from metering_dagster.metering.rows import GroupKey, RawRow, RowEnd, account_of, group_of, key_fault
 from metering_dagster.metering.tables import Slice, Tables
@@ -42,6 +47,8 @@ class Discovery:
     """What became of misfiled rows whose own group was committed before."""
     changed: int = 0
     """Odd rows that changed meanwhile: the next visit takes them."""
+    failures: Failures = field(default_factory=Failures)
+    """Groups and rows in which something was raised: they are left as they are."""
     tell: Tell = ignore
 
 
@@ -49,26 +56,25 @@ def discover(tables: Tables, part: Slice, tell: Tell = ignore) -> Discovery:
     """Survey the slice; `tell` hears of rows that end here. Memory is that of one licence's groups."""
     report = Discovery(settled=Aggregation(tell=tell), tell=tell)
     odd: list[IndexedRow] = []
-    for licence in part.licences:
-        groups: set[GroupKey] = set()
-        current = None
-        for row in tables.usage.pending_rows(part.bucket, licence):
-            key = group_of(row.license_arn, row.sort_key)
-            if not part.holds((row.license_arn, account_of(row.sort_key))):
-                continue
-            if row.license_arn != current:
-                report.licences, report.groups = report.licences + 1, report.groups + len(groups)
-                current, groups = row.license_arn, set()
-            report.rows += 1
-            fault = key_fault(row.sort_key, row.account, row.dimension)
-            if fault is not None or key is None or key.bucket != part.bucket:
-                odd.append(row)
-            else:
-                groups.add(key)
-            if len(odd) >= _ODD_AT_ONCE:
-                mend(tables, part.bucket, tables.usage.rows(odd), report)
-                odd = []
-        report.groups += len(groups)
+    groups: set[GroupKey] = set()
+    current = None
+    for row in tables.usage.pending_rows(part.bucket, part.licences):
+        key = group_of(row.license_arn, row.sort_key)
+        if not part.holds((row.license_arn, account_of(row.sort_key))):
+            continue
+        if row.license_arn != current:
+            report.licences, report.groups = report.licences + 1, report.groups + len(groups)
+            current, groups = row.license_arn, set()
+        report.rows += 1
+        fault = key_fault(row.sort_key, row.account, row.dimension)
+        if fault is not None or key is None or key.bucket != part.bucket:
+            odd.append(row)
+        else:
+            groups.add(key)
+        if len(odd) >= _ODD_AT_ONCE:
+            mend(tables, part.bucket, tables.usage.rows(odd), report)
+            odd = []
+    report.groups += len(groups)
     mend(tables, part.bucket, tables.usage.rows(odd), report)
     report.aggregates = _pending_aggregates(tables, part)
     if not report.rows and not report.aggregates:
@@ -82,8 +88,7 @@ def pending_of(tables: Tables, part: Slice) -> tuple[int, int]:
     """How many raw rows and aggregates of the slice's buyers are pending."""
     rows = sum(
         part.holds((row.license_arn, account_of(row.sort_key)))
-        for licence in part.licences
-        for row in tables.usage.pending_rows(part.bucket, licence)
+        for row in tables.usage.pending_rows(part.bucket, part.licences)
     )
     return rows, _pending_aggregates(tables, part)
 
@@ -91,36 +96,60 @@ def pending_of(tables: Tables, part: Slice) -> tuple[int, int]:
 def _pending_aggregates(tables: Tables, part: Slice) -> int:
     if part.buyers is None:
         return tables.aggregated.count_pending(part.bucket)
-    return sum(
-        part.holds(stored.buyer)
-        for licence in part.licences
-        for stored in tables.aggregated.pending(part.bucket, licence)
-    )
+    return sum(part.holds(stored.buyer) for stored in tables.aggregated.pending(part.bucket, part.licences))
 
 
 def mend(tables: Tables, bucket: str, odd: Iterable[RawRow], report: Discovery) -> None:
-    """Give odd rows of this hour, as they were just read from the table, each its end or its right place."""
+    """Give odd rows of this hour, as they were just read from the table, each its end or its right place.
+
+    Where others made the aggregate of a row's group, its rows are settled before any is judged.
+    """
     now = tables.clock()
+    report.settled.failures = report.failures
     ends: list[RowEnd] = []
-    misfiled: dict[GroupKey, list[RawRow]] = {}
+    of_groups: dict[GroupKey, list[RawRow]] = {}
     for row in odd:
         if row.pending != bucket:
-            continue  # the index was behind: somebody has dealt with it
-        fault = key_fault(row.sort_key, row.account, row.dimension, row.timestamp)
+            continue  # the index was behind: another run has dealt with it
         key = group_of(row.license_arn, row.sort_key)
-        if fault is not None:
-            ends.append(RowEnd(row, RawStatus.REJECTED, fault.value))
-        elif key is not None and key.bucket != bucket:
-            misfiled.setdefault(key, []).append(row)
-    committed = tables.aggregated.committed(list(misfiled)) if misfiled else {}
-    for key, rows in misfiled.items():
-        if key in committed:
-            late_before = report.settled.late_rows
-            settle_group(tables, key, committed[key], report.settled)
-            report.lost[key.bucket] += report.settled.late_rows - late_before
+        if key is not None:
+            of_groups.setdefault(key, []).append(row)
         else:
-            ends += _places(key, rows, now)
+            with report.failures.isolated("judged", row, _named_row):
+                ends += _faults([row])
+    keys = list(of_groups)
+    for key, committed in report.failures.each("looked up", keys, tables.aggregated.committed_each, named):
+        rows = of_groups[key]
+        with report.failures.isolated("judged", key, named):
+            faults = _faults(rows)
+            faulty = {end.row.sort_key for end in faults}
+            sound = [row for row in rows if row.sort_key not in faulty]
+            if committed is not None and (sound or committed.counted is None):
+                _settle(tables, bucket, key, committed, report)
+            elif committed is None and key.bucket != bucket:
+                ends += _places(key, sound, now)
+            if committed is None or committed.counted is not None:
+                ends += faults
     _write(tables, ends, report)
+
+
+def _faults(rows: Iterable[RawRow]) -> list[RowEnd]:
+    """The ends of those rows whose key is at fault, by itself or beside the attributes."""
+    judged = ((row, key_fault(row.sort_key, row.account, row.dimension, row.timestamp)) for row in rows)
+    return [RowEnd(row, RawStatus.REJECTED, fault.value) for row, fault in judged if fault is not None]
+
+
+def _named_row(row: RawRow) -> tuple[str, tuple[str, str]]:
+    """What people call a row whose key names no group, and what must not be shown of it."""
+    called = f"a row of licence {mask(row.license_arn)} ({digest(row.license_arn, row.sort_key)})"
+    return called, (row.license_arn, account_of(row.sort_key))
+
+
+def _settle(tables: Tables, bucket: str, key: GroupKey, committed: Committed, report: Discovery) -> None:
+    late_before = report.settled.late_rows
+    settle_group(tables, key, committed, report.settled)
+    if key.bucket != bucket:
+        report.lost[key.bucket] += report.settled.late_rows - late_before
 
 
 def _places(key: GroupKey, rows: Iterable[RawRow], now: datetime) -> list[RowEnd]:
@@ -134,9 +163,10 @@ def _places(key: GroupKey, rows: Iterable[RawRow], now: datetime) -> list[RowEnd
 
 
 def _write(tables: Tables, ends: Sequence[RowEnd], report: Discovery) -> None:
-    now = tables.clock()
-    written = tables.usage.write(ends, now) if tables.writes else [True] * len(ends)
-    for end, ok in zip(ends, written, strict=True):
+    def write(these: Sequence[RowEnd]) -> list[bool]:
+        return tables.usage.write(these, tables.clock()) if tables.writes else [True] * len(these)
+
+    for end, ok in report.failures.each("recorded", ends, write, lambda end: _named_row(end.row)):
         if not ok:
             report.changed += 1
         elif end.pending is not None:

@@ -6,12 +6,13 @@ Does not: reading and writing (aggregation), what happens after a commit (counte
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal
 from enum import StrEnum
 
 from metering_dagster import hours
+from metering_dagster.metering.counted import count, encode
 from metering_dagster.metering.quantities import (
     MAX_ALLOCATIONS,
     Allocation,
@@ -19,15 +20,18 @@ from metering_dagster.metering.quantities import (
     Quantities,
     merge,
     number_text,
+    readable_number,
     total,
 )
-from metering_dagster.metering.reasons import GROUP_REASONS, Reason
+from metering_dagster.metering.reasons import RawStatus, Reason
 from metering_dagster.metering.rows import OURS, GroupKey, RawRow, Usage, judge
 
 MAX_DIMENSION = 255
 MAX_ITEM_BYTES = 400 * 1024
 _ITEM_OVERHEAD = 1024
 """Room for what the service's answer and the time stamps add to an aggregate."""
+_MOST_BYTES_OF_A_ROW = 80
+"""What a commit remembers of a row, from above: its second, a quantity, and a digest of its allocations."""
 LICENSE_ARN = re.compile(
     r"arn:aws[a-zA-Z-]*:[A-Za-z0-9][A-Za-z0-9_/.-]{0,62}:[A-Za-z0-9_/.-]{0,63}:[A-Za-z0-9_/.-]{0,63}:"
     r"[A-Za-z0-9][A-Za-z0-9:_/+=,@.-]{0,1023}"
@@ -52,7 +56,7 @@ class Outcome(StrEnum):
     NOTHING = "nothing"
     """No good row is pending."""
     REVIVE = "revive"
-    """Rows of an earlier group fault become pending again first, to be judged together with what was mended."""
+    """Rows that stand rejected and judge good by now become pending again first, to be judged with the others."""
     REJECT = "reject"
     """The group breaks the contract as a whole."""
     HOLD = "hold"
@@ -60,6 +64,8 @@ class Outcome(StrEnum):
     ZERO = "zero"
     """It sums to 0, and a later row could still add to it."""
     COMMIT = "commit"
+    LEAVE = "leave"
+    """Its aggregate and commit are gone, and the contract cannot bill a row of it: it is left as it is, and named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +78,7 @@ class Verdict:
     usages: tuple[Usage, ...] = ()
     """The good rows that the outcome concerns."""
     reason: Reason | None = None
-    """Of `REJECT`."""
+    """Of `REJECT` and `LEAVE`."""
     aggregate: Aggregate | None = None
     """Of `COMMIT`."""
 
@@ -86,7 +92,8 @@ def judge_group(
     if not bad and not usages:
         return Verdict(Outcome.NOTHING)
     standing = [row for row in rows if row.is_rejected]
-    revived = tuple(usage for row in standing if (usage := _revivable(key, row, quantities)))
+    # Whatever their reason says: their group was at fault, another pipeline is stricter, or a setting was mended.
+    revived = tuple(found for row in standing if isinstance(found := judge(row, quantities), Usage))
     if revived:
         return Verdict(Outcome.REVIVE, usages=revived)
     if not usages:
@@ -94,11 +101,53 @@ def judge_group(
     folded = fold(key, usages, now, quantities)
     if isinstance(folded, Reason):
         return Verdict(Outcome.REJECT, bad, usages, reason=folded)
-    if (bad or standing) and not last_call:
-        return Verdict(Outcome.HOLD, bad, usages)
-    if folded.quantity == 0 and not last_call:
-        return Verdict(Outcome.ZERO, bad, usages)
-    return Verdict(Outcome.COMMIT, bad, usages, aggregate=folded)
+    return _weighed(Verdict(Outcome.COMMIT, bad, usages, aggregate=folded), standing, last_call=last_call)
+
+
+def _weighed(commit: Verdict, standing: Sequence[RawRow], *, last_call: bool) -> Verdict:
+    """The verdict, or a hold or a wait at zero, where the last call has not come."""
+    if (commit.bad or standing) and not last_call:
+        return replace(commit, outcome=Outcome.HOLD, aggregate=None)
+    if commit.aggregate is not None and commit.aggregate.quantity == 0 and not last_call:
+        return replace(commit, outcome=Outcome.ZERO, aggregate=None)
+    return commit
+
+
+def judge_recounted(
+    key: GroupKey, rows: Iterable[RawRow], now: datetime, quantities: Quantities, *, last_call: bool
+) -> Verdict:
+    """Judge a group that has `Aggregated` rows but neither an aggregate nor a commit, such as after a restore.
+
+    Its `Aggregated` and its pending rows are aggregated together, read as for aggregates of others (domain: a commit
+    whose aggregate is gone).
+    """
+    rows = [row for row in rows if belongs(key, row)]
+    standing = [row for row in rows if row.is_rejected]
+    revived = tuple(found for row in standing if isinstance(found := judge(row, quantities), Usage))
+    if revived:
+        return Verdict(Outcome.REVIVE, usages=revived)
+    bad: list[tuple[RawRow, Reason]] = []
+    usages: list[Usage] = []
+    for row in rows:
+        if row.pending is None and row.status != RawStatus.AGGREGATED:
+            continue
+        found = judge(as_others_read(row), quantities)
+        if isinstance(found, Usage):
+            usages.append(found)
+        elif row.pending is not None and readable_number(row.quantity) is None:
+            bad.append((row, found))
+        else:
+            return Verdict(Outcome.LEAVE, reason=found)
+    folded = fold(key, usages, now, quantities)
+    if isinstance(folded, Reason):
+        return Verdict(Outcome.LEAVE, reason=folded)
+    return _weighed(Verdict(Outcome.COMMIT, tuple(bad), tuple(usages), aggregate=folded), standing, last_call=last_call)
+
+
+def as_others_read(row: RawRow) -> RawRow:
+    """The row with a numeric string as its number, and without its `timestamp`, for any spelling of that is right."""
+    number = readable_number(row.quantity)
+    return replace(row, quantity=row.quantity if number is None else number, timestamp=None)
 
 
 def belongs(key: GroupKey, row: RawRow) -> bool:
@@ -119,17 +168,6 @@ def judge_pending(
     return bad, tuple(found for _, found in judged if isinstance(found, Usage))
 
 
-def _revivable(key: GroupKey, row: RawRow, quantities: Quantities) -> Usage | None:
-    """The usage of a row that is no bad row by itself, but was rejected with its whole group."""
-    if not isinstance(row.reason, str):  # any type may be stored there
-        return None
-    mixed_customers = key.is_legacy and row.reason == Reason.SORT_KEY_MISMATCH
-    if row.reason not in GROUP_REASONS and not mixed_customers:
-        return None
-    found = judge(row, quantities)
-    return found if isinstance(found, Usage) else None
-
-
 def fold(key: GroupKey, usages: Sequence[Usage], now: datetime, quantities: Quantities) -> Aggregate | Reason:
     """The aggregate of these rows, or the first fault of the group as a whole."""
     identifier = None
@@ -139,7 +177,7 @@ def fold(key: GroupKey, usages: Sequence[Usage], now: datetime, quantities: Quan
             return found
         identifier = found
     aggregate = Aggregate(key, total(u.quantity for u in usages), _fold_allocations(usages), identifier)
-    return group_fault(aggregate, now, quantities) or aggregate
+    return group_fault(aggregate, now, quantities) or _commit_fault(aggregate, usages) or aggregate
 
 
 def legacy_identifier(stored: Iterable[object]) -> str | Reason | None:
@@ -199,20 +237,28 @@ def _size_fault(aggregate: Aggregate, quantities: Quantities) -> Reason | None:
         return Reason.QUANTITY_TOO_LARGE
     if len(aggregate.allocations or ()) > MAX_ALLOCATIONS:
         return Reason.TOO_MANY_ALLOCATIONS
-    return Reason.AGGREGATE_TOO_LARGE if item_bytes(aggregate, quantities) > MAX_ITEM_BYTES else None
+    return Reason.AGGREGATE_TOO_LARGE if item_bytes(aggregate) > MAX_ITEM_BYTES else None
 
 
-def item_bytes(aggregate: Aggregate, quantities: Quantities = Quantities.DECIMAL) -> int:
+def _commit_fault(aggregate: Aggregate, usages: Sequence[Usage]) -> Reason | None:
+    """The commit remembers the record and the counted rows beside it, and is an item as well."""
+    rows_from_above = len(usages) * _MOST_BYTES_OF_A_ROW
+    size = item_bytes(aggregate)
+    if size + rows_from_above <= MAX_ITEM_BYTES:
+        return None
+    return Reason.AGGREGATE_TOO_LARGE if size + len(encode(count(usages))) > MAX_ITEM_BYTES else None
+
+
+def item_bytes(aggregate: Aggregate) -> int:
     """How large the aggregate's item is as DynamoDB counts: UTF-8 text and names, 3 bytes for each list or map and
     1 for each of its members; rounded up by the attributes that are yet to come.
     """
     key = aggregate.key
-    decimal = quantities is Quantities.DECIMAL
-    name = "AllocatedUsageQuantityAsDecimal" if decimal else "AllocatedUsageQuantity"
+    name = "AllocatedUsageQuantity"
     texts = (key.license_arn, key.prefix, key.account, key.dimension, aggregate.customer_identifier or "")
     size = _ITEM_OVERHEAD + sum(len(text.encode()) for text in texts)
     for allocation in aggregate.allocations or ():
-        size += 1 + 3 + 1 + len(name) + len(number_text(allocation.quantity)) + (not decimal)
+        size += 1 + 3 + 1 + len(name) + len(number_text(allocation.quantity)) + 1
         if allocation.tags:
             size += 1 + len("Tags") + 3
         for key_text, value in allocation.tags:

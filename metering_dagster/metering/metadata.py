@@ -15,7 +15,7 @@ from metering_dagster.masking import mask_text
 from metering_dagster.metering.quantities import number_text, total
 
 if TYPE_CHECKING:
-    from metering_dagster.metering.aggregation import Aggregation
+    from metering_dagster.metering.aggregation_report import Aggregation
     from metering_dagster.metering.discovery import Discovery
     from metering_dagster.metering.submission import Submission
 
@@ -49,9 +49,11 @@ def of_discovery(mode: str, found: "Discovery") -> Metadata:
     changed = found.changed + len(found.settled.unsettled)
     if changed:
         shown["changed_meanwhile"] = dg.MetadataValue.int(changed)
+    if found.failures.total:
+        shown["failed_groups_or_rows"] = dg.MetadataValue.int(found.failures.total)
     rejected = found.rejected + found.settled.rejected
     shown |= _table("rejected", "reason", "rows", rejected) | _table("refiled", "hour", "rows", found.refiled)
-    return shown | _notes(found.settled.notes)
+    return shown | _notes([*found.failures.notes, *found.settled.notes])
 
 
 def of_aggregation(mode: str, done: "Aggregation") -> Metadata:
@@ -73,8 +75,15 @@ def of_aggregation(mode: str, done: "Aggregation") -> Metadata:
         "over_billed_quantity": _quantity(done.over_billed),
         "cleaned_rows": dg.MetadataValue.int(done.cleaned),
     }
+    seldom = {
+        "failed_groups": done.failures.total,
+        "put_back_aggregates": done.put_back,
+        "withdrawn_groups": done.withdrawn,
+        "groups_left_as_they_are": done.left_groups,
+    }
+    shown |= {name: dg.MetadataValue.int(count) for name, count in seldom.items() if count}
     shown |= _by_dimension(done.by_dimension) | _table("rejected", "reason", "rows", done.rejected)
-    return shown | _notes(done.notes)
+    return shown | _notes([*done.failures.notes, *done.notes])
 
 
 def of_submission(

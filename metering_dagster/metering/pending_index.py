@@ -5,7 +5,8 @@ Does not: what the items are. The index is eventually consistent: read the base 
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any
 
 from metering_dagster import dynamodb
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
 
 NAME = "metering_pending"
 HASH_KEY, RANGE_KEY = "meteringPending", "licenseArn"
-_AT_ONCE = 100
-"""Items a page where the first will do: a licence mostly has one buyer."""
+_LONGEST = 1024
+"""Bytes of an index' range key, at most. A longer license has no item here, and DynamoDB refuses to be asked for it."""
 
 
 class PendingIndex:
@@ -28,20 +29,29 @@ class PendingIndex:
     def __init__(self, client: "DynamoDBClient", table: str, shape: TableShape) -> None:
         self.client, self.table, self.shape = client, table, shape
 
-    def pages(self, bucket: str, license_arn: str | None, attributes: str) -> Iterator[Sequence[Item]]:
-        """The items filed under this hour, every page, in the order of licences; of one licence alone, if named."""
-        request = self._request(bucket, license_arn) | {"ProjectionExpression": attributes}
+    def pages(self, bucket: str, licenses: Sequence[str] | None, attributes: str) -> Iterator[Sequence[Item]]:
+        """Read the items filed under this hour, of these licenses or of all (None), in the order of licenses.
+
+        Every page is read; one may be empty. `attributes` must name `licenseArn`.
+        """
+        how = {"ProjectionExpression": attributes}
         with Explained(self.client, self.table, self.shape):
-            for answer in dynamodb.answers(self.client.query, **request):
+            if licenses is None:
+                for answer in dynamodb.answers(self.client.query, **self._request(bucket), **how):
+                    self._check(answer["Items"])
+                    yield answer["Items"]
+                return
+            wanted = frozenset(licenses)
+            for answer in self._leaps(bucket, wanted, how):
                 self._check(answer["Items"])
-                yield answer["Items"]
+                yield [item for item in answer["Items"] if item[RANGE_KEY]["S"] in wanted]
 
     def count(self, bucket: str, most: int | None = None, until: float | None = None) -> int:
         """How many items are filed under this hour; with `most`, no further than that is counted.
 
         `until`, by `time.monotonic()`: a count that is not through by then is an `UnreachableError`.
         """
-        request = self._request(bucket, None) | {"Select": "COUNT"} | ({"Limit": most} if most else {})
+        request = self._request(bucket) | {"Select": "COUNT"} | ({"Limit": most} if most else {})
         found = 0
         with Explained(self.client, self.table, self.shape):
             for answer in dynamodb.answers(self.client.query, **request):
@@ -55,16 +65,26 @@ class PendingIndex:
                     )
         return found
 
-    def holds(self, bucket: str, license_arn: str, wanted: Callable[[Item], bool]) -> bool:
-        """Whether an item of this hour and licence is wanted, by its keys: read no further than to the first."""
-        keys = f"{self.shape.hash_key}, {self.shape.range_key}"
-        request = self._request(bucket, license_arn) | {"ProjectionExpression": keys, "Limit": _AT_ONCE}
-        with Explained(self.client, self.table, self.shape):
-            for answer in dynamodb.answers(self.client.query, **request):
-                self._check(answer["Items"])
-                if any(wanted(item) for item in answer["Items"]):
-                    return True
-        return False
+    def _leaps(self, bucket: str, licenses: Set[str], how: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+        """Query the hour from the first of these licenses to the last, leaping over what lies between.
+
+        A page goes on into the licenses that follow. Where it ends outside the wanted ones, the next Query begins at
+        the next wanted one. So there are never more Queries than the hour has pages. Nor are there more than one for
+        each license and one for each page that ends inside a license.
+        """
+        wanted = sorted(license_arn for license_arn in licenses if len(license_arn.encode()) <= _LONGEST)
+        place = 0
+        while place < len(wanted):
+            request = self._request(bucket, wanted[place], wanted[-1])
+            place = len(wanted)
+            for answer in dynamodb.answers(self.client.query, **request, **how):
+                yield answer
+                last = answer.get("LastEvaluatedKey")
+                # Python compares texts by code points, DynamoDB by bytes of UTF-8, which is the same order.
+                beyond = bisect_right(wanted, last[RANGE_KEY]["S"]) if last else len(wanted)
+                if last and last[RANGE_KEY]["S"] != wanted[beyond - 1]:
+                    place = beyond
+                    break
 
     def _check(self, items: Sequence[Item]) -> None:
         """An index always carries its table's keys: where ours are missing, it is a table of another kind."""
@@ -73,11 +93,11 @@ class PendingIndex:
             if error is not None:
                 raise error
 
-    def _request(self, bucket: str, license_arn: str | None) -> dict[str, Any]:
+    def _request(self, bucket: str, first: str | None = None, last: str | None = None) -> dict[str, Any]:
         condition, values = f"{HASH_KEY} = :hour", {":hour": {"S": bucket}}
-        if license_arn is not None:
-            condition += f" AND {RANGE_KEY} = :licence"
-            values[":licence"] = {"S": license_arn}
+        if first is not None and last is not None:
+            condition += f" AND {RANGE_KEY} BETWEEN :first AND :last"
+            values |= {":first": {"S": first}, ":last": {"S": last}}
         return {
             "TableName": self.table,
             "IndexName": NAME,

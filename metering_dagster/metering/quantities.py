@@ -23,6 +23,9 @@ MAX_TAGS = 5
 MAX_TAG_KEY, MAX_TAG_VALUE = 100, 256
 
 _TAG_TEXT = re.compile(r"[a-zA-Z0-9+ -=._:/@]+")
+_NUMERIC_TEXT = re.compile(r"\s*[+-]?([0-9]{1,200}(\.[0-9]{0,200})?|\.[0-9]{1,200})([eE][+-]?[0-9]{1,3})?\s*")
+_MAX_DIGITS, _LEAST_EXPONENT, _MOST_EXPONENT = 38, -130, 125
+"""What DynamoDB stores as a number."""
 _API_DECIMAL = re.compile(r"(0|[1-9][0-9]{0,9})(\.[0-9]{1,6})?")
 
 
@@ -86,6 +89,24 @@ def number_fault(value: object, quantities: Quantities) -> Reason | None:
     return Reason.QUANTITY_TOO_LARGE if value > quantities.limit else None
 
 
+def readable_number(value: object) -> Decimal | None:
+    """The number that a value states, also as a numeric string; None where it states none (domain: aggregates of
+    others).
+
+    None as well beyond what DynamoDB stores as a number, so that sums stay exact.
+    """
+    if isinstance(value, str):
+        if not _NUMERIC_TEXT.fullmatch(value):
+            return None
+        value = Decimal(value)
+    if not isinstance(value, Decimal) or not value.is_finite():
+        return None
+    shortest = EXACT.normalize(value) if len(value.as_tuple().digits) <= EXACT.prec else None
+    if shortest is None or len(shortest.as_tuple().digits) > _MAX_DIGITS:
+        return None
+    return value if not value or _LEAST_EXPONENT <= value.adjusted() <= _MOST_EXPONENT else None
+
+
 def _has_decimals(value: Decimal, most: int) -> bool:
     """Whether the value needs at most so many decimals; `5.0` needs none."""
     scaled = EXACT.scaleb(value, most)
@@ -120,6 +141,24 @@ def merge(allocations: Iterable[Allocation]) -> Allocations:
     for allocation in allocations:
         sums[allocation.tags] = EXACT.add(sums.get(allocation.tags, Decimal(0)), allocation.quantity)
     return tuple(Allocation(tags, quantity) for tags, quantity in sorted(sums.items()))
+
+
+def table_allocations(allocations: Allocations) -> list[dict[str, Any]]:
+    """UsageAllocations as the aggregated table keeps them: numbers, fractions included, so that the reference pipeline
+    reads them (domain: the tables).
+    """
+    shaped: list[dict[str, Any]] = []
+    for allocation in allocations:
+        entry: dict[str, Any] = {"AllocatedUsageQuantity": allocation.quantity}
+        if allocation.tags:
+            entry["Tags"] = tag_list(allocation.tags)
+        shaped.append(entry)
+    return shaped
+
+
+def tag_list(tags: Tags) -> list[dict[str, str]]:
+    """A tag set in the API's own shape."""
+    return [{"Key": key, "Value": value} for key, value in tags]
 
 
 def has_repeated_tag_set(raw: object, quantities: Quantities) -> bool:

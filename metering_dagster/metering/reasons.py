@@ -60,11 +60,3 @@ class Reason(StrEnum):
     MISSING_LEGACY_IDENTIFIER = "MissingLegacyIdentifier"
     TOO_MANY_ALLOCATIONS = "TooManyAllocations"
     AGGREGATE_TOO_LARGE = "AggregateTooLarge"
-
-
-GROUP_REASONS = frozenset({
-    Reason.MISSING_DIMENSION, Reason.DIMENSION_TOO_LONG, Reason.TIMESTAMP_IN_FUTURE, Reason.INVALID_LICENSE_ARN,
-    Reason.MISSING_CUSTOMER_AWS_ACCOUNT_ID, Reason.INVALID_CUSTOMER_AWS_ACCOUNT_ID, Reason.MISSING_LEGACY_IDENTIFIER,
-    Reason.QUANTITY_TOO_LARGE, Reason.TOO_MANY_ALLOCATIONS, Reason.AGGREGATE_TOO_LARGE,
-})  # fmt: skip
-"""Codes that a row may carry though it is no bad row by itself: its group was at fault."""

@@ -12,6 +12,7 @@ from decimal import Decimal
 from typing import Any, NamedTuple
 
 from metering_dagster import hours
+from metering_dagster.metering.instants import instant_of_any_form
 from metering_dagster.metering.quantities import Allocations, Quantities, number_fault, read_allocations
 from metering_dagster.metering.reasons import RawStatus, Reason
 
@@ -55,6 +56,8 @@ class RowEnd:
     status: RawStatus | None
     reason: str = ""
     pending: str | None = None
+    late_by: Decimal | None = None
+    """Of `LateUsage`: what the bill lacks because of it; negative where a counted second was overwritten with less."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -128,7 +131,11 @@ def group_of(license_arn: str, sort_key: str) -> GroupKey | None:
 def key_fault(
     sort_key: str, account: object = None, dimension: object = None, timestamp: object = None
 ) -> Reason | None:
-    """What is wrong with the row's key, by itself or beside the attributes; an absent attribute contradicts nothing."""
+    """What is wrong with the row's key, by itself or beside the attributes.
+
+    An absent attribute contradicts nothing, and neither does a `timestamp` that is no instant, or the key's own in
+    another spelling (domain: the usage table).
+    """
     found = _read_key(sort_key, account, dimension, timestamp)
     return found if isinstance(found, Reason) else None
 
@@ -138,10 +145,17 @@ def _read_key(sort_key: str, account: object, dimension: object, timestamp: obje
     parts = parse_sort_key(sort_key)
     if parts is None:
         return Reason.MALFORMED_SORT_KEY
-    for attribute, part in ((account, parts.account), (dimension, parts.dimension), (timestamp, parts.timestamp)):
+    instant = parse_timestamp(parts.timestamp)
+    for attribute, part in ((account, parts.account), (dimension, parts.dimension)):
         if attribute is not None and attribute != part:
             return Reason.SORT_KEY_MISMATCH
-    return parse_timestamp(parts.timestamp) or Reason.MALFORMED_TIMESTAMP
+    if instant is None:
+        return Reason.MALFORMED_TIMESTAMP
+    if timestamp not in (None, parts.timestamp):
+        stated = instant_of_any_form(timestamp)
+        if stated is not None and stated.replace(microsecond=0) != instant:
+            return Reason.SORT_KEY_MISMATCH
+    return instant
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +179,7 @@ def judge(row: RawRow, quantities: Quantities) -> Usage | Reason:
         return fault
     assert isinstance(row.quantity, Decimal)  # number_fault has looked
     allocations = None
-    if row.allocations is not None:
+    if row.allocations not in (None, []):  # an empty list is none (domain: the usage table)
         read = read_allocations(row.allocations, row.quantity, quantities)
         if isinstance(read, Reason):
             return read

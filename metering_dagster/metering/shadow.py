@@ -8,7 +8,8 @@ from decimal import Decimal
 from metering_dagster.ledger.entries import Outcome
 from metering_dagster.masking import mask_text
 from metering_dagster.metering import telling
-from metering_dagster.metering.aggregation import Tell, aggregate
+from metering_dagster.metering.aggregation import aggregate
+from metering_dagster.metering.aggregation_report import Tell
 from metering_dagster.metering.quantities import EXACT
 from metering_dagster.metering.submission import Submission, pending_windows, reject_unsendable
 from metering_dagster.metering.tables import Slice, Tables

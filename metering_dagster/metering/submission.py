@@ -18,8 +18,9 @@ from metering_dagster.chunks import chunked
 from metering_dagster.errors import CallerError, TableError, UnreachableError
 from metering_dagster.masking import mask, mask_text
 from metering_dagster.metering import telling
-from metering_dagster.metering.aggregation import Tell, ignore, name_of
+from metering_dagster.metering.aggregation_report import Tell, ignore
 from metering_dagster.metering.batches import Batch, Buyer, Lane, Products, cut_batches
+from metering_dagster.metering.group_steps import name_of
 from metering_dagster.metering.groups import Aggregate
 from metering_dagster.metering.marketplace import OUT_OF_BOUNDS, Answer, CallFailure, Marketplace, Result, Trouble
 from metering_dagster.metering.quantities import EXACT, number_text
@@ -342,11 +343,10 @@ def pending_windows(tables: Tables, part: Slice) -> Iterator[list[StoredAggregat
 
 def _pending(tables: Tables, part: Slice) -> Iterator[StoredAggregate]:
     urgent = {buyer for buyer in part.expiries or () if part.holds(buyer)}
-    for urgent_licence in sorted({arn for arn, _ in urgent}):
-        for stored in tables.aggregated.pending(part.bucket, urgent_licence):
-            if stored.buyer in urgent:
-                yield stored
-    for licence in part.licences:
-        for stored in tables.aggregated.pending(part.bucket, licence):
-            if stored.buyer not in urgent and part.holds(stored.buyer):
-                yield stored
+    for stored in tables.aggregated.pending(part.bucket, sorted({arn for arn, _ in urgent})):
+        if stored.buyer in urgent:
+            yield stored
+    others = None if part.buyers is None else sorted({arn for arn, _ in part.buyers - urgent})
+    for stored in tables.aggregated.pending(part.bucket, others):
+        if stored.buyer not in urgent and part.holds(stored.buyer):
+            yield stored

@@ -47,9 +47,9 @@ class Slice:
         return hours.bucket(self.hour)
 
     @property
-    def licences(self) -> list[str | None]:
-        """What to ask the sparse index for: each licence of the slice, or once everything."""
-        return [None] if self.buyers is None else [*sorted({arn for arn, _ in self.buyers})]
+    def licences(self) -> list[str] | None:
+        """The licenses to read from the sparse index; None for all."""
+        return None if self.buyers is None else sorted({arn for arn, _ in self.buyers})
 
     def holds(self, buyer: Buyer) -> bool:
         """Whether the buyer's usage is in this slice."""

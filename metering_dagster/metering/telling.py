@@ -12,7 +12,7 @@ from metering_dagster.metering.records import RecordEnd
 from metering_dagster.metering.rows import GroupKey, RowEnd, group_of, parse_sort_key
 
 
-def of_row(end: RowEnd, late_by: Decimal | None = None) -> Entry:
+def of_row(end: RowEnd) -> Entry:
     """A raw row that ended in no record: rejected, late or expired."""
     row = end.row
     parts = parse_sort_key(row.sort_key)
@@ -27,7 +27,7 @@ def of_row(end: RowEnd, late_by: Decimal | None = None) -> Entry:
         quantity=row.quantity if isinstance(row.quantity, Decimal) else None,
         reason=end.reason,
         sort_key=row.sort_key,
-        late_by=late_by,
+        late_by=end.late_by,
         bucket=group.bucket if group else "",
     )
 

@@ -11,9 +11,11 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from metering_dagster import dynamodb
-from metering_dagster.dynamodb import IndexShape, Item, TableShape, value
+from metering_dagster.dynamodb import IndexShape, Item, TableShape, typed, value
 from metering_dagster.metering import pending_index
+from metering_dagster.metering.others_aggregates import StampedRow
 from metering_dagster.metering.pending_index import PendingIndex
+from metering_dagster.metering.quantities import readable_number
 from metering_dagster.metering.reasons import RawStatus
 from metering_dagster.metering.rows import GroupKey, RawRow, RowEnd, group_of
 from metering_dagster.transactions import Action, Fate, Unit, bytes_of, transact
@@ -67,20 +69,23 @@ class UsageTable:
         self.client, self.name = client, name
         self._index = PendingIndex(client, name, SHAPE)
 
-    def pending_rows(self, bucket: str, license_arn: str | None = None) -> Iterator[IndexedRow]:
-        """Every row filed under this hour, by the sparse index (eventually consistent), in the order of licences."""
-        for page in self._index.pages(bucket, license_arn, f"{_HASH}, {_RANGE}, customerAWSAccountId, dimension"):
+    def pending_rows(self, bucket: str, licenses: Sequence[str] | None = None) -> Iterator[IndexedRow]:
+        """Read the rows filed under this hour, of these licenses or of all (None), in the order of licenses.
+
+        They come from the sparse index, which is eventually consistent.
+        """
+        for page in self._index.pages(bucket, licenses, f"{_HASH}, {_RANGE}, customerAWSAccountId, dimension"):
             for item in page:
                 yield IndexedRow(item[_HASH]["S"], item[_RANGE]["S"],
                                  value(item, "customerAWSAccountId"), value(item, "dimension"))  # fmt: skip
 
-    def pending_groups(self, bucket: str, license_arn: str | None = None) -> Iterator[tuple[GroupKey, int]]:
-        """The groups of this hour with rows filed under it, each with how many; licence after licence.
+    def pending_groups(self, bucket: str, licenses: Sequence[str] | None = None) -> Iterator[tuple[GroupKey, int]]:
+        """Find the groups of this hour with rows filed under it, each with how many; license after license.
 
         Rows whose key names another hour, or none, are left out. Memory is that of one licence's groups.
         """
         licence, groups = None, Counter[GroupKey]()
-        for row in self.pending_rows(bucket, license_arn):
+        for row in self.pending_rows(bucket, licenses):
             if row.license_arn != licence:
                 yield from sorted(groups.items())
                 licence, groups = row.license_arn, Counter()
@@ -104,15 +109,20 @@ class UsageTable:
 
         The prefix may also begin the keys of a longer dimension: `groups.belongs` tells.
         """
-        request: dict[str, Any] = {
-            "TableName": self.name,
-            "ConsistentRead": True,
-            "KeyConditionExpression": "licenseArn = :l AND begins_with(customerAWSAccountId_dimension_timestamp, :p)",
-            "ExpressionAttributeValues": {":l": {"S": key.license_arn}, ":p": {"S": key.prefix}},
-            **_READ,
-        }
+        request = self._prefix_request(key)
         with self._explained():
             return [_row(item) for page in dynamodb.pages(self.client.query, **request) for item in page]
+
+    def stamped_rows(self, key: GroupKey) -> list[StampedRow]:
+        """The same rows with their stamps, which only the settling of an aggregate of others looks at."""
+        request = self._prefix_request(key)
+        request["ProjectionExpression"] += ", createdAt, updatedAt, lateBy"
+        with self._explained():
+            return [
+                StampedRow(_row(item), value(item, "createdAt"), value(item, "updatedAt"), value(item, "lateBy"))
+                for page in dynamodb.pages(self.client.query, **request)
+                for item in page
+            ]
 
     def rows(self, keys: Iterable[IndexedRow]) -> list[RawRow]:
         """These rows as they stand in the table now, read consistently; those that are gone are left out."""
@@ -145,8 +155,12 @@ class UsageTable:
             else:
                 conditions.append(f"attribute_not_exists({_IN_WORDS.get(name, name)})")
         if end.status is not None:
-            update = "SET meteringStatus = :s, meteringStatusReason = :r, updatedAt = :now REMOVE meteringPending"
+            late = ", lateBy = :late" if end.late_by is not None and readable_number(end.late_by) is not None else ""
+            update = (
+                f"SET meteringStatus = :s, meteringStatusReason = :r, updatedAt = :now{late} REMOVE meteringPending"
+            )
             values |= {":s": {"S": end.status.value}, ":r": {"S": end.reason}}
+            values |= {":late": typed(end.late_by)} if late else {}
         else:
             update = "SET meteringPending = :p, updatedAt = :now REMOVE meteringStatus, meteringStatusReason"
             values[":p"] = {"S": end.pending}
@@ -161,6 +175,15 @@ class UsageTable:
         if end.status is RawStatus.REJECTED:
             action["ExpressionAttributeNames"] = {alias: name for name, alias in _IN_WORDS.items()}
         return {"Update": action}
+
+    def _prefix_request(self, key: GroupKey) -> dict[str, Any]:
+        return {
+            "TableName": self.name,
+            "ConsistentRead": True,
+            "KeyConditionExpression": "licenseArn = :l AND begins_with(customerAWSAccountId_dimension_timestamp, :p)",
+            "ExpressionAttributeValues": {":l": {"S": key.license_arn}, ":p": {"S": key.prefix}},
+            **_READ,
+        }
 
     def _explained(self) -> dynamodb.Explained:
         return dynamodb.Explained(self.client, self.name, SHAPE)

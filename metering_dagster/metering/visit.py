@@ -6,7 +6,7 @@ Does not: the steps (discovery, aggregation, submission), what a person sees of 
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from metering_dagster import hours
@@ -16,10 +16,15 @@ from metering_dagster.metering.guard import refuse_open_hour
 from metering_dagster.metering.windows import Whose
 
 if TYPE_CHECKING:
-    from metering_dagster.metering.aggregation import Aggregation
+    from metering_dagster.metering.aggregation_report import Aggregation
     from metering_dagster.metering.deployment import Deployment
+    from metering_dagster.metering.discovery import Discovery
+    from metering_dagster.metering.isolation import Failures
     from metering_dagster.metering.submission import Submission
     from metering_dagster.metering.tables import Slice, Tables
+
+RESTORED_LATELY = timedelta(hours=30)
+"""As long as an hour can be billed: for so long a restored table may lack commits that count."""
 
 
 @dataclass(frozen=True)
@@ -45,23 +50,52 @@ def begin(deployment: "Deployment", bucket: str, whose: Whose, *, ignore_lock: b
 def closed_hour(tables: "Tables", part: "Slice", now: datetime) -> str | None:
     """Why an hour past its window is left alone, in words; None for a billable one.
 
-    Where something is still pending in it, that is a failure: only the age-out may end it.
+    Where something is still pending in it, that is a failure: only the age-out may end it, or, on a month's last day,
+    the coming grace may bill it.
     """
     if hours.is_billable(part.hour, now):
         return None
     rows, aggregates = tables.usage.count_pending(part.bucket), tables.aggregated.count_pending(part.bucket)
     closed = f"{hours.closes_at(part.hour, now):%Y-%m-%dT%H:%MZ}"
-    words = f"{part.bucket} can no longer be billed: its window closed at {closed}."
+    reopens = hours.reopens_at(part.hour, now)
+    if reopens is None:
+        words = f"{part.bucket} can no longer be billed: its window closed at {closed}."
+        then = "the age-out ends them, nothing can bill them."
+    else:
+        until = f"{hours.closes_for_good(part.hour):%Y-%m-%dT%H:%MZ}"
+        words = (
+            f"The window of {part.bucket} closed at {closed}; it opens again at {reopens:%Y-%m-%dT%H:%MZ}, "
+            f"until {until}."
+        )
+        then = "they wait for that, the ticks of the 1st bill them, and nothing expires them before."
     if rows or aggregates:
         raise LeftPendingError(
-            f"{words} {rows} raw rows and {aggregates} aggregates are still pending in it and were left alone: "
-            "the age-out ends them, nothing can bill them."
+            f"{words} {rows} raw rows and {aggregates} aggregates are still pending in it and were left alone: {then}"
         )
     return f"{words} Nothing is pending in it, and nothing was touched."
 
 
+def not_discovered(bucket: str, found: "Discovery") -> LeftPendingError | None:
+    """Return the error of a discovery that had to leave rows or groups as they are, or None."""
+    return _failed(bucket, found.failures)
+
+
+def _failed(bucket: str, failures: "Failures") -> LeftPendingError | None:
+    """Return the error of a visit in which something was raised for single groups, or None."""
+    if not failures.total:
+        return None
+    reasons = "; ".join(f"{count} {why}" for why, count in failures.by_why.most_common(5))
+    return LeftPendingError(
+        f"{failures.total} groups or rows of {bucket} were left as they are: {reasons}. The first: "
+        f"{failures.notes[0] if failures.notes else 'none was tried'}. Everything else went on; mend the cause, then "
+        "run the hour again."
+    )
+
+
 def not_folded(bucket: str, done: "Aggregation") -> LeftPendingError | None:
-    """In words, why a fold of the hour is not through, so that its run must fail; None if it is."""
+    """Return the error of an incomplete aggregation, so that its run must fail, or None."""
+    if done.failures.total:
+        return _failed(bucket, done.failures)
     if done.unsettled:
         return LeftPendingError(
             f"{len(done.unsettled)} groups of {bucket} are still pending: their rows changed each time they were "
@@ -70,7 +104,7 @@ def not_folded(bucket: str, done: "Aggregation") -> LeftPendingError | None:
         )
     if done.closed:
         return LeftPendingError(
-            f"The window of {bucket} closed during the fold. What was not committed by then was left alone: "
+            f"The window of {bucket} closed during the aggregation. What was not committed by then was left alone: "
             "the age-out ends it, nothing can bill it."
         )
     if done.hidden:
@@ -98,6 +132,37 @@ def send_the_rest(
     left = left_pending(bucket, sent, deployment.settings.now())
     billed = sent.by_status.get("Success", 0)
     return f" {left or f'Of the others, {billed} records were billed in this run.'}"
+
+
+def aggregate_and_send(
+    deployment: "Deployment", bucket: str, whose: Whose, part: "Slice", tell: Callable[[Entry], None]
+) -> str:
+    """Take the hour through although its discovery is not; what came of it, as a sentence behind `not_discovered`."""
+    from metering_dagster.metering.aggregation import aggregate
+
+    try:
+        done = aggregate(deployment.tables, part, tell)
+    except MeteringError as error:
+        return f" Aggregating the others failed as well: {error}"
+    unfinished = not_folded(bucket, done)
+    words = f" {unfinished}" if unfinished is not None else ""
+    return words + send_the_rest(deployment, bucket, whose, done, tell)
+
+
+def restored_lately(tables: "Tables", now: datetime) -> str | None:
+    """Return a warning where the aggregated table was created less than 30 hours ago, or None.
+
+    A restore creates a table (domain: a commit whose aggregate is gone).
+    """
+    created = tables.aggregated.created_at()
+    if created is None or not timedelta(0) <= now - created < RESTORED_LATELY:
+        return None
+    return (
+        f"The table AGGREGATED_USAGE_TABLE was created at {created:%Y-%m-%dT%H:%MZ}, less than 30 hours ago. If it was "
+        "restored from a backup, commits are missing in it. Groups with a new row are aggregated again with what was "
+        "Aggregated before; the service answers DuplicateRecord where another quantity was billed. Groups without a "
+        "new row are not found by this run. If the table is new, nothing is to be done."
+    )
 
 
 def still_pending(tables: "Tables", bucket: str) -> int:

@@ -48,5 +48,7 @@ def is_flushed(hour: datetime, now: datetime, end: datetime | None) -> bool:
 
 
 def buyers_of(hour: datetime, now: datetime, windows: Windows) -> frozenset[Buyer]:
-    """Whom a flush of this hour is about."""
+    """Find whom a flush of this hour is about."""
+    if is_flushed(hour, now, None):  # an hour that is over, whenever the windows end: of thousands, none is looked at
+        return frozenset(windows)
     return frozenset(buyer for buyer, end in windows.items() if is_flushed(hour, now, end))

@@ -21,6 +21,8 @@ class State(StrEnum):
     OPEN = "open"
     """Late usage may still arrive: nothing is done before the lock is over."""
     BILLABLE = "billable"
+    WAITING = "waiting"
+    """Past its window on the month's last day: the grace opens it again at 00:00 on the 1st."""
     PAST = "past"
     """No longer billable: the age-out ends what is pending."""
 
@@ -50,9 +52,9 @@ class Standing:
     pending: Pending
     state: State
     opens_at: datetime | None = None
-    """Of an open hour: the end of its lock."""
+    """Of an open hour: the end of its lock; of a waiting one: the turn of the month."""
     closes_at: datetime | None = None
-    """The first instant at which it is no longer billable; None for one that is past."""
+    """The first instant at which it is no longer billable; None for one that is past for good."""
     is_last_call: bool = False
     """Held and zero groups are sent now or never."""
     is_expirable: bool = False
@@ -86,7 +88,7 @@ class Outlook:
 
     @property
     def past(self) -> list[Standing]:
-        """The hours with something that can no longer be billed."""
+        """The hours with something that can never be billed again."""
         return [standing for standing in self.standings if standing.state is State.PAST]
 
     @property
@@ -106,9 +108,13 @@ class Outlook:
 
 
 def hours_to_look_at(now: datetime, days: int) -> list[datetime]:
-    """Every hour that can be billed, the current one included, and all up to so many days back; the oldest first."""
-    oldest = hours.offset_of(hours.billable_hours(now)[0], now)
-    last = max(hours.LAST_OFFSET, days * 24, oldest)
+    """Every hour that can be billed now or in the month's coming grace, and all up to so many days back; oldest first.
+
+    The current hour is among them.
+    """
+    back = [(offset, hours.hour_at_offset(now, offset)) for offset in range(hours.GRACE_LAST_OFFSET + 1)]
+    alive = [n for n, hour in back if hours.is_billable(hour, now) or hours.reopens_at(hour, now) is not None]
+    last = max(hours.LAST_OFFSET, days * 24, *alive)
     return [hours.hour_at_offset(now, offset) for offset in range(last, -1, -1)]
 
 
@@ -123,8 +129,14 @@ def outlook(now: datetime, lock_hours: int, counted: Sequence[Pending]) -> Outlo
 
 
 def standing(pending: Pending, now: datetime, lock_hours: int) -> Standing:
-    """What an hour's pending usage means. The window counts before the lock: what is past never opens again."""
+    """What an hour's pending usage means. The window counts before the lock: what is past never opens again.
+
+    But for the hours that wait for the month's grace (domain §4).
+    """
     hour = pending.hour
+    reopens = hours.reopens_at(hour, now)
+    if reopens is not None:
+        return Standing(pending, State.WAITING, opens_at=reopens, closes_at=hours.closes_for_good(hour))
     if not hours.is_billable(hour, now):
         return Standing(pending, State.PAST, is_expirable=hours.is_expirable(hour, now))
     closes = hours.closes_at(hour, now)
@@ -134,7 +146,7 @@ def standing(pending: Pending, now: datetime, lock_hours: int) -> Standing:
 
 
 def judging_order(counted: Sequence[Pending], now: datetime, lock_hours: int) -> list[Pending]:
-    """The hours with pending rows, those first in which held and zero rows matter most: billable, open, past."""
-    rank = {State.BILLABLE: 0, State.OPEN: 1, State.PAST: 2}
+    """The hours with pending rows, those first in which held and zero rows matter most: billable first, past last."""
+    rank = {State.BILLABLE: 0, State.OPEN: 1, State.WAITING: 2, State.PAST: 3}
     with_rows = [pending for pending in counted if pending.rows]
     return sorted(with_rows, key=lambda p: (rank[standing(p, now, lock_hours).state], p.hour))

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from metering_dagster import hours
 from metering_dagster.masking import mask_text
 from metering_dagster.operations.init import TableReport, price
-from metering_dagster.operations.outlook import Outlook, Standing
+from metering_dagster.operations.outlook import Outlook, Standing, State
 from metering_dagster.operations.status import JUDGED_ROWS, Place
 
 _UNSEEN = (
@@ -101,6 +101,8 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def _meaning(standing: Standing) -> str:
+    if standing.state is State.WAITING and standing.opens_at is not None and standing.closes_at is not None:
+        return f"waits: billable again from {_short(standing.opens_at)} to {_short(standing.closes_at)}"
     if standing.opens_at is not None:
         return f"open until {_short(standing.opens_at)}"
     if standing.closes_at is not None:

@@ -55,8 +55,14 @@ def due(now: datetime, lock_hours: int, first_hour: datetime) -> list[datetime]:
 def _is_due(hour: datetime, now: datetime, lock_hours: int) -> bool:
     if hours.is_locked(hour, now, lock_hours):
         return False
-    opened = hours.opens_at(hour, lock_hours)
+    # What the month's grace opens again has been closed in between.
+    opened = max(hours.opens_at(hour, lock_hours), _opened_again(hour, now))
     return now >= max(hours.closes_at(hour, now) - REPORTED_BEFORE, opened + OPENED_FOR)
+
+
+def _opened_again(hour: datetime, now: datetime) -> datetime:
+    """When the month's grace opened an hour of over a day ago again; of any other, when it began."""
+    return hours.month_start(now) if hours.offset_of(hour, now) > hours.LAST_OFFSET else hour
 
 
 def look(hour: datetime, now: datetime, lock_hours: int, evidence: Evidence) -> Unclosed | str | None:

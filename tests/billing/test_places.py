@@ -246,3 +246,31 @@ def test_a_bucket_without_a_prefix_is_used_from_its_root(bucket: Bucket):
     place = Bucket(bucket.client, f"s3://{bucket.bucket}")
     place.replace(NAME, b"one", None)
     assert list(place.generations("day=*/cells.parquet")) == [NAME]
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
+def test_what_is_made_on_disk_is_its_owners_alone_whatever_the_umask(tmp_path: Path, umask):
+    before = os.umask(umask)
+    try:
+        place = Folder(tmp_path / "deep" / "changes")
+        for name in (NAME, "_looked.json", "_consumers/warehouse.json"):
+            place.replace(name, b"2", place.replace(name, b"1", None))
+    finally:
+        os.umask(before)
+    made = list((tmp_path / "deep").rglob("*"))
+    assert {path.name for path in made} >= {"cells.parquet", "_looked.json", "warehouse.json", ".lock"}
+    for path in (tmp_path / "deep", *made):
+        assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600), path
+
+
+def test_a_folder_that_was_there_keeps_its_mode_and_a_file_that_was_there_becomes_private(tmp_path: Path):
+    (tmp_path / "changes").mkdir(mode=0o755)
+    place = Folder(tmp_path / "changes")
+    (tmp_path / "changes" / "one").write_bytes(b"old")
+    (tmp_path / "changes" / ".one.part").write_bytes(b"a killed writer's")
+    (tmp_path / "changes" / ".one.part").chmod(0o644)
+    found = place.read("one")
+    assert found is not None
+    place.replace("one", b"new", found.generation)
+    assert (tmp_path / "changes").stat().st_mode & 0o777 == 0o755
+    assert (tmp_path / "changes" / "one").stat().st_mode & 0o777 == 0o600

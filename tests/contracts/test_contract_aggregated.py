@@ -6,7 +6,7 @@ import pytest
 
 from metering_dagster import dynamodb
 from metering_dagster.hours import parse_bucket
-from metering_dagster.metering.aggregated_table import Commit
+from metering_dagster.metering.group_steps import Commit
 from metering_dagster.metering.groups import judge_group
 from metering_dagster.metering.quantities import Quantities
 from metering_dagster.metering.reasons import RecordStatus

@@ -73,7 +73,7 @@ def test_rows_of_one_licence_are_all_found_and_no_others(world, usage, page):
     world.put(*some_usage(*["1"] * 7), *some_usage(*["1"] * 4, licence=OTHER_LICENCE))
     world.put(*some_usage(*["1"] * 2, licence=f"{LICENCE}0"))
     world.with_pages_of(page)
-    assert sorted(seconds(usage.pending_rows(HOUR, LICENCE))) == list(range(7))
+    assert sorted(seconds(usage.pending_rows(HOUR, [LICENCE]))) == list(range(7))
     assert len(list(usage.pending_rows(HOUR))) == 13
 
 

@@ -22,13 +22,14 @@ from metering_dagster.expiry.report import Sweep
 from metering_dagster.expiry.sweep import hours_of_sweep, sweep
 from metering_dagster.licenses import events_queue
 from metering_dagster.licenses.application import apply_events
-from metering_dagster.licenses.closing import close_windows
+from metering_dagster.licenses.closing import close_windows, failure_of
 from metering_dagster.licenses.closing_store import ClosingStore
 from metering_dagster.licenses.flush_plan import hours_to_flush
 from metering_dagster.licenses.flush_search import pending_hours
 from metering_dagster.licenses.wiring import events_queue_of, subscribers_of
 from metering_dagster.metering import visit
-from metering_dagster.metering.aggregation import Aggregation, aggregate
+from metering_dagster.metering.aggregation import aggregate
+from metering_dagster.metering.aggregation_report import Aggregation
 from metering_dagster.metering.deployment import Deployment
 from metering_dagster.metering.discovery import discover
 from metering_dagster.metering.submission import Submission, pending_windows, reject_unsendable
@@ -192,7 +193,8 @@ def _raise(failure: MeteringError | None) -> None:
 
 def _close(deployment: Deployment, place: Place, errand: Errand) -> None:
     tables = deployment.tables
-    close_windows(ClosingStore(tables.subscribers.client, tables.subscribers.name), tables, lambda bucket, losses: None)
+    store = ClosingStore(tables.subscribers.client, tables.subscribers.name)
+    _raise(failure_of(close_windows(store, tables, lambda bucket, losses: None)))
 
 
 def _apply(deployment: Deployment, place: Place, errand: Errand) -> None:

@@ -41,7 +41,7 @@ def test_what_was_lost_shows_by_hour_and_dimension(world):
 
 def test_late_and_rejected_rows_show_masked(world):
     world.put(
-        an_aggregate("4", hour=OLD, status="Success"), a_usage(0, "3", hour=OLD),
+        an_aggregate("1", hour=OLD, status="Success"), a_usage(0, "4", hour=OLD),
         a_usage(1, "3", hour=OLD, sort_key="one#two", filed=OLD), a_usage(0, "9", filed=OLD),
         an_aggregate("1", dimension="filed wrongly", meteringPending=OLD),
     )  # fmt: skip

@@ -8,8 +8,8 @@ import pytest
 from metering_dagster import hours
 from metering_dagster.errors import TableError
 from metering_dagster.expiry.sweep import WINDOW, hours_of_sweep, sweep
-from metering_dagster.metering.aggregated_table import Commit
 from metering_dagster.metering.aggregation import aggregate
+from metering_dagster.metering.group_steps import Commit
 from metering_dagster.metering.groups import judge_group
 from metering_dagster.metering.quantities import Quantities
 from metering_dagster.metering.rows import GroupKey

@@ -134,7 +134,7 @@ def test_only_a_plain_yes_or_no_opens_a_locked_hour(still_locked, instance, valu
     config = {
         "pending_usage": {"ops": {"discover_pending": {"config": {"ignore_lock": value}}}},
         "aggregated_usage": {"ops": {"aggregate_groups": {"config": {"ignore_lock": value}}}},
-        "metered_usage": {"ops": {"plan_submissions": {"config": {"ignore_lock": value}}}},
+        "metered_usage": {"ops": {"submit_batches": {"config": {"ignore_lock": value}}}},
     }
     assume(value is not True)  # then it is billed: tests/metering shows it
     done, words = run(still_locked, instance, "meter_hour", config, LOCKED)

@@ -3,7 +3,9 @@
 from decimal import Decimal
 
 import pytest
+from botocore.exceptions import ClientError
 
+from metering_dagster.licenses import closing
 from metering_dagster.licenses.closing import close_windows
 from metering_dagster.licenses.closing_store import ClosingStore
 from metering_dagster.settings import Mode
@@ -66,16 +68,15 @@ def test_where_the_expiry_is_no_instant_the_last_write_counts_and_else_it_is_ove
 @pytest.mark.case("finaliser_race")
 def test_two_finalisers_write_once_and_a_window_set_anew_stays_open(world):
     anew = a_deprovisioning("2026-11-28T13:00:00Z", OTHER_LICENCE)
-    world.put(a_deprovisioning(OVER), a_deprovisioning(OVER, OTHER_LICENCE))
+    world.put(a_deprovisioning(OVER), a_deprovisioning(OVER, OTHER_LICENCE), a_usage(0))
     store, tables = a_store(world), world.deployment.tables
     rival = []
 
-    def both_at_once() -> None:
+    def both_at_once(*_: object) -> None:
         world.put(anew)
         rival.append(close_windows(store, tables, lambda *_: None))
 
-    world.meanwhile(both_at_once, "UpdateItem", table="subscribers")
-    mine = close_windows(store, tables, lambda *_: None)
+    mine = close_windows(store, tables, both_at_once)  # told after all is read, before anything is written
     assert [window.buyer for window in rival[0].closed] == [(LICENCE, ACCOUNT)]
     assert rival[0].left_to_others == []
     assert mine.closed == []
@@ -155,6 +156,81 @@ def test_the_loss_is_in_the_log_before_anything_is_written(world):
     assert told == [(HOUR, 1), "write"]
 
 
+def test_windows_are_closed_as_they_are_told_the_oldest_expiry_first(world, monkeypatch):
+    """So a run that is ended has got somewhere, and its last word on an hour names all that it lost there."""
+    monkeypatch.setattr(closing, "_PORTION", 1)
+    world.put(a_deprovisioning(OVER), a_deprovisioning("2026-11-28T12:19:59Z", OTHER_LICENCE))
+    world.put(a_usage(0, "2"), a_usage(0, "3", licence=OTHER_LICENCE))
+    store, seen = a_store(world), []
+    events = store.client.meta.events
+    events.register("before-call.dynamodb.UpdateItem", lambda **_: seen.append("closes one"))
+
+    def tell(bucket, losses):
+        seen.append((bucket, [loss.quantity for loss in losses]))
+        if len(losses) == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        close_windows(store, world.deployment.tables, tell)
+    assert seen == [(HOUR, [3]), "closes one", (HOUR, [3, 2])]
+    assert is_closed(world, licence=OTHER_LICENCE)
+    assert not is_closed(world)
+
+
+@pytest.mark.parametrize(("operation", "step"), [("UpdateItem", "closed"), ("BatchGetItem", "judged")])
+def test_trouble_with_one_window_leaves_that_one_open_and_no_other(world, operation, step):
+    licenses = [f"{LICENCE}{number}" for number in range(7)]
+    world.put(*(a_deprovisioning(OVER, licence) for licence in licenses))
+    world.put(*(a_usage(0, "2", licence=licence) for licence in licenses))
+    tables = world.deployment.tables
+    client = tables.subscribers.client if operation == "UpdateItem" else tables.usage.client
+
+    def fail(params, **_):
+        if licenses[3] in repr(params) and world.names["aggregated"] not in repr(params):
+            raise ValueError(f"no idea what {licenses[3]} of {ACCOUNT} is")
+
+    client.meta.events.register(f"provide-client-params.dynamodb.{operation}", fail)
+    outcome = world.finalise()
+    assert not outcome.success
+    assert [licence for licence in licenses if not is_closed(world, licence=licence)] == [licenses[3]]
+    assert "1 flush windows are over and still open" in outcome.message
+    assert "The window of license ****def3, account ****6666" in outcome.message
+    assert f"could not be {step}: ValueError: no idea what ****def3" in outcome.message
+    assert "6 windows were closed in this run" in outcome.message
+    assert (outcome.failed_with["closed"], outcome.failed_with["still_open"]) == (6, 1)
+    client.meta.events.unregister(f"provide-client-params.dynamodb.{operation}", fail)
+    assert world.finalise().shown["result"]["closed"] == 1
+
+
+def test_where_aws_refuses_the_caller_no_further_window_is_tried(world):
+    world.put(*(a_deprovisioning(OVER, f"{LICENCE}{number}") for number in range(30)))
+    tried = []
+
+    def refuse(**_):
+        tried.append(1)
+        raise ClientError({"Error": {"Code": "AccessDeniedException", "Message": "not allowed"}}, "UpdateItem")
+
+    world.deployment.tables.subscribers.client.meta.events.register("provide-client-params.dynamodb.UpdateItem", refuse)
+    outcome = world.finalise()
+    assert "30 flush windows are over and still open: no further one was tried: CallerError" in outcome.message
+    assert "AccessDeniedException" in outcome.message
+    assert len(tried) <= 8
+
+
+def test_an_outage_is_not_tried_window_by_window(world):
+    world.put(*(a_deprovisioning(OVER, f"{LICENCE}{number:02}") for number in range(60)))
+    tried = []
+
+    def fail(**_):
+        tried.append(1)
+        raise ClientError({"Error": {"Code": "InternalServerError", "Message": "away"}}, "UpdateItem")
+
+    world.deployment.tables.subscribers.client.meta.events.register("provide-client-params.dynamodb.UpdateItem", fail)
+    outcome = world.finalise()
+    assert "60 flush windows are over and still open" in outcome.message
+    assert 20 <= len(tried) < 28
+
+
 def test_a_check_of_another_run_of_the_hour_is_answered_beside_it(world, instance):
     import dagster as dg
 
@@ -196,7 +272,7 @@ def test_a_table_that_is_not_there_fails_in_words(world):
 def test_after_the_end_the_licence_is_out_of_every_flush(world):
     world.put(a_deprovisioning(OVER), a_usage(0, "1"))
     world.finalise()
-    assert world.flush().shown["whose"]["windows"] == 0
+    assert world.flush().shown["planned"]["windows"] == 0
     assert world.row_statuses() == {"pending": 1}
 
 

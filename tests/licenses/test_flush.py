@@ -84,7 +84,7 @@ def test_an_hour_that_was_flushed_is_observed_and_not_materialised(world):
     assert outcome.evaluations == ()
     assert outcome.observed[HOUR]["billed_quantity"] == 3
     assert outcome.observed[HOUR]["pending_rows_after"] == 0
-    assert outcome.shown["whose"] == {
+    assert outcome.shown["planned"] == {
         "mode": "live", "windows": 1, "unreadable_expiries": 0, "hours_looked_at": 23, "hours_with_pending": 1,
     }  # fmt: skip
     assert outcome.tags["metering/lane"] == "deprovision"
@@ -135,7 +135,7 @@ def test_an_expiry_that_is_no_instant_keeps_the_current_hour_out_and_no_other(wo
     world.put(a_deprovisioning(expiry), a_usage(0, "1", hour=CURRENT_HOUR), a_usage(0, "1", hour=LAST_HOUR))
     outcome = world.flush()
     assert billed_hours(world) == [LAST_HOUR]
-    assert outcome.shown["whose"]["unreadable_expiries"] == 1
+    assert outcome.shown["planned"]["unreadable_expiries"] == 1
     assert "no instant" in outcome.said
 
 
@@ -204,7 +204,7 @@ def test_a_window_that_the_index_still_shows_though_it_is_closed_is_none(world):
     events = world.deployment.tables.subscribers.client.meta.events
     closed = iter([a_subscriber(subscriptionStatus="inactive")])
     events.register("after-call.dynamodb.Query", lambda **_: [world.put(item) for item in closed])
-    assert world.flush().shown["whose"]["windows"] == 0
+    assert world.flush().shown["planned"]["windows"] == 0
     assert world.row_statuses() == {"pending": 1}
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from metering_dagster.hours import HOUR, bucket
 from metering_dagster.metering.groups import Aggregate
 from metering_dagster.metering.quantities import Allocation, Quantities
-from metering_dagster.metering.reasons import RawStatus, Reason
+from metering_dagster.metering.reasons import RawStatus
 from metering_dagster.metering.records import StoredAggregate
 from metering_dagster.metering.rows import GroupKey, RawRow, Usage, judge
 
@@ -41,9 +41,9 @@ def a_row(second: int = 0, quantity: object = Decimal(1), *, key: GroupKey | Non
     return RawRow(**{**fields, **differences})
 
 
-def a_rejected_row(reason: Reason, second: int = 0, quantity: object = Decimal(1), **differences: Any) -> RawRow:
-    """A row that an earlier visit rejected."""
-    final = {"pending": None, "status": RawStatus.REJECTED.value, "reason": reason.value}
+def a_rejected_row(reason: object, second: int = 0, quantity: object = Decimal(1), **differences: Any) -> RawRow:
+    """A row that an earlier visit, or another pipeline, rejected."""
+    final = {"pending": None, "status": RawStatus.REJECTED.value, "reason": reason}
     return a_row(second, quantity, **{**final, **differences})
 
 

@@ -12,17 +12,17 @@ CASES = {
     "crash_between_commit_and_cleanup", "late_row_after_commit", "seller_overwrites_a_counted_second",
     "overwrite_between_read_and_finalise", "one_bad_row_holds_the_hour", "one_bad_row_never_mended", "zero_waits",
     "fractions_are_exact", "number_forms", "sum_too_large", "hash_in_dimension", "misfiled_row",
-    "key_and_attributes_disagree", "previous_month", "many_pages", "same_hour_twice_at_once", "allocations",
-    "request_over_1_mb", "aggregate_over_400_kb", "two_products", "host_time_zone", "seller_repeats_a_put",
-    "aggregate_made_by_others", "wrong_product_code", "shadow_beside_live",
-    "stale_behind_a_gap", "expiry_meets_success",
-    "late_license_updated", "agreement_ended_alone", "bad_event_body", "detail_type_suffix",
-    "deprovision_in_time", "finaliser_race",
+    "key_and_attributes_disagree", "previous_month", "month_end_reopens", "many_pages", "same_hour_twice_at_once",
+    "allocations", "request_over_1_mb", "aggregate_over_400_kb", "two_products", "host_time_zone",
+    "seller_repeats_a_put", "aggregate_made_by_others", "wrong_product_code", "shadow_beside_live",
+    "stale_behind_a_gap", "expiry_meets_success", "late_license_updated", "agreement_ended_alone", "bad_event_body",
+    "detail_type_suffix", "deprovision_in_time", "finaliser_race", "reexecute_from_failure", "five_thousand_windows",
 }  # fmt: skip
 BILLING = {
-    "same_amount_again", "both_tables", "frozen_column", "resource_group_case", "two_subscriptions_one_resource_group",
-    "no_subscriptions", "late_commit", "same_second", "stamp_precision", "future_stamp", "null_stamp", "client_zone",
-    "reingested_twice", "horizon", "old_day_by_hand", "many_resource_groups", "server_gone", "deleted_cell",
+    "same_amount_again", "both_tables", "frozen_column", "resource_group_case",
+    "two_subscriptions_one_resource_group", "no_subscriptions", "late_commit", "same_second", "stamp_precision",
+    "future_stamp", "null_stamp", "client_zone", "reingested_twice", "horizon", "old_day_by_hand",
+    "many_resource_groups", "server_gone", "deleted_cell", "formula_in_csv",
 }  # fmt: skip
 MARK = re.compile(r'^@pytest\.mark\.case\("([a-z0-9_]+)"\)$', re.MULTILINE)
 

@@ -51,8 +51,9 @@ def test_two_accounts_of_one_legacy_customer_are_told(world: World):
     world.put(*(a_usage(0, "7", licence="legacy-product", account=account, customerIdentifier="customer-a")
                 for account in (ACCOUNT, OTHER_ACCOUNT)))  # fmt: skip
     visit = world.visit()
-    assert world.record_statuses() == {"Success": 1, "RejectedClientSide": 1}
-    assert visit.submission.rejected == {"MissingLegacyIdentifier": 1}
+    assert world.record_statuses() == {"Success": 1}
+    assert world.row_statuses() == {"Aggregated": 1, "RejectedClientSide": 1}
+    assert visit.aggregation.rejected == {"MissingLegacyIdentifier": 1}
 
 
 @pytest.mark.parametrize("odd", [{"BOOL": True}, {"N": "1"}, {"L": [{"NULL": True}]}, {"M": {}}])

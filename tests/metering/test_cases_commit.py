@@ -5,8 +5,8 @@ import threading
 import pytest
 
 from metering_dagster.hours import parse_bucket
-from metering_dagster.metering.aggregated_table import Commit
 from metering_dagster.metering.aggregation import aggregate
+from metering_dagster.metering.group_steps import Commit
 from metering_dagster.metering.groups import judge_group
 from metering_dagster.metering.quantities import Quantities
 from metering_dagster.metering.rows import GroupKey

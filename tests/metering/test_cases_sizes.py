@@ -67,7 +67,7 @@ def test_numbers_and_the_api_s_strings_are_the_same_in_allocations(world):
 
 @pytest.mark.case("allocations")
 @pytest.mark.parametrize(("allocations", "reason"), [
-    ([], "MalformedAllocations"), ({"S": "x"}, "MalformedAllocations"), ({"L": [{"N": "1"}]}, "MalformedAllocations"),
+    ([{}], "MalformedAllocations"), ({"S": "x"}, "MalformedAllocations"), ({"L": [{"N": "1"}]}, "MalformedAllocations"),
     ([an_allocation("-1", team="a")], "InvalidAllocation"), ([an_allocation("1.0000001")], "InvalidAllocation"),
     ([an_allocation("1", **{f"k{n}": "v" for n in range(6)})], "TooManyTags"),
     ([an_allocation("1", team="")], "MissingTagKeyOrValue"), ([an_allocation("1", team="ü")], "InvalidTag"),

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metering_dagster.metering.counted import (
-    Committed,
     CountedRow,
     allocations_digest,
     count,
@@ -24,11 +23,11 @@ TEN = [a_usage(0, Decimal(3)), a_usage(1, Decimal(3)), a_usage(2, Decimal(3)), a
 
 def committed(*usages):
     """What is remembered of a commit of these rows, as it comes back from its memory."""
-    return Committed(total(usage.quantity for usage in usages), decode(encode(count(usages))))
+    return total(usage.quantity for usage in usages), decode(encode(count(usages)))
 
 
-def settled(*usages, of=None, before=()):
-    return settle(of or committed(*TEN), usages, before)
+def settled(*usages, of=None):
+    return settle(*(of or committed(*TEN)), usages)
 
 
 @pytest.mark.case("crash_between_commit_and_cleanup")
@@ -73,33 +72,6 @@ def test_the_same_allocations_in_another_order_and_form_are_the_same():
     before = a_usage(7, Decimal(4), allocations=[an_allocation("1", team="a"), an_allocation("3.0", x="1", y="2")])
     again = a_usage(7, Decimal(4), allocations=[an_allocation(Decimal(3), y="2", x="1"), an_allocation("1", team="a")])
     assert settled(again, of=committed(before)).late == ()
-
-
-@pytest.mark.case("aggregate_made_by_others")
-@pytest.mark.parametrize(
-    ("pending", "late"), [(["4"], False), (["1.5", "2.5"], False), (["5"], True), (["3", "2"], True)]
-)
-def test_the_missing_part_of_an_aggregate_of_others(pending, late):
-    usages = [a_usage(second, Decimal(quantity)) for second, quantity in enumerate(pending)]
-    settlement = settled(*usages, of=Committed(Decimal(10), None), before=[Decimal(6)])
-    assert settlement.total == 10
-    if late:
-        assert settlement.aggregated == ()
-        assert [(row.usage, row.late_by) for row in settlement.late] == [(u, u.quantity) for u in usages]
-        assert settlement.count == 1
-    else:
-        assert (settlement.aggregated, settlement.late) == (tuple(usages), ())
-        assert settlement.count == 1 + len(pending)
-
-
-def test_an_aggregate_of_others_without_a_quantity_makes_pending_rows_late():
-    settlement = settled(a_usage(0), of=Committed(Decimal("NaN"), None))
-    assert (settlement.aggregated, len(settlement.late)) == ((), 1)
-
-
-def test_whatever_others_have_aggregated_can_be_added_up():
-    strange = [Decimal("9E+125"), Decimal("1E-130")]
-    assert len(settled(a_usage(0), of=Committed(Decimal(1), None), before=strange).late) == 1
 
 
 def test_no_allocations_have_no_digest_and_others_have_32_digits():
@@ -148,18 +120,9 @@ def usages_of(rows):
 @given(seconds_with_quantities, seconds_with_quantities)
 def test_a_settlement_parts_the_pending_rows_in_two(counted, pending):
     usages = usages_of(pending)
-    settlement = settle(committed(*usages_of(counted)), usages, [])
+    settlement = settle(*committed(*usages_of(counted)), usages)
     late = [row.usage for row in settlement.late]
     assert sorted([*settlement.aggregated, *late], key=lambda u: u.second) == sorted(usages, key=lambda u: u.second)
     assert {u.second for u in settlement.aggregated} == {s for s, q in pending.items() if counted.get(s) == q}
     assert all(row.late_by == row.usage.quantity - counted.get(row.usage.second, 0) for row in settlement.late)
     assert (settlement.total, settlement.count) == (sum(counted.values()), len(counted))
-
-
-@given(st.lists(st.integers(0, 5)), st.lists(st.integers(0, 5), max_size=9), st.integers(0, 30))
-def test_a_settlement_with_others_takes_all_pending_rows_or_none(before, pending, quantity):
-    usages = usages_of(dict(enumerate(pending)))
-    settlement = settle(Committed(Decimal(quantity), None), usages, [Decimal(n) for n in before])
-    fits = sum(before) + sum(pending) == quantity
-    assert settlement.aggregated == (tuple(usages) if fits else ())
-    assert [row.usage for row in settlement.late] == ([] if fits else usages)

@@ -3,6 +3,7 @@
 import socket
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from botocore.config import Config
@@ -259,6 +260,16 @@ def test_an_hour_past_its_window_with_something_pending_fails_and_touches_nothin
     )  # fmt: skip
 
 
+def test_an_hour_that_the_months_grace_opens_again_says_when_and_touches_nothing(world):
+    world.at("2026-11-30T21:00:00Z")
+    waiting = "2026-11-29T20"
+    world.put(a_usage(0, "1", hour=waiting))
+    fails_untouched(
+        world, f"The window of {waiting} closed at 2026-11-30T20:00Z", "opens again at 2026-12-01T00:00Z, until",
+        "2026-12-01T02:00Z", "1 raw rows and 0 aggregates", "nothing expires them before", hour=waiting,
+    )  # fmt: skip
+
+
 def test_an_hour_past_its_window_with_nothing_pending_is_green_and_says_so(world):
     past = "2026-11-27T12"
     world.put(a_usage(0, "1", hour=past, filed=None, meteringStatus="Aggregated"))
@@ -294,7 +305,12 @@ def test_what_a_run_says_of_a_buyer_is_masked(busy_world):
     said = busy_world.meter().said  # `meter` has looked through all of it for the whole names
     assert busy_world.secrets == {LICENCE, "444455556666"}
     assert "licence ****cdef, account ****6666" in said
-    assert "metering_dagster.metering.ops" in said  # with the values that steps handed on
+
+
+def test_the_steps_of_an_hour_hand_nothing_on(busy_world, instance):
+    assert busy_world.meter(instance=instance).success
+    kept = Path(instance.storage_directory())
+    assert not [file for file in kept.rglob("*") if file.is_file() and file.name in ("result", "hour", "planned")]
 
 
 def test_words_of_others_are_masked_too(world):

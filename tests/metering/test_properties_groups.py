@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from metering_dagster.metering.counted import Committed, count, decode, encode, settle
+from metering_dagster.metering.counted import count, decode, encode, settle
 from metering_dagster.metering.groups import Outcome, Verdict, judge_group, judge_pending
 from metering_dagster.metering.reasons import RawStatus, Reason
 from metering_dagster.metering.rows import RawRow
@@ -90,7 +90,7 @@ class GroupsHour(RuleBasedStateMachine):
     def is_visited_after_its_commit(self):
         bad, usages = judge_pending(self.rows.values(), DECIMAL)
         self._reject({self._second(row): reason for row, reason in bad})
-        settlement = settle(Committed(Decimal(self.billed).scaleb(-6), decode(self.memory)), usages, [])
+        settlement = settle(Decimal(self.billed).scaleb(-6), decode(self.memory) or {}, usages)
         pending = self._pending()
         counted = self.counted or {}
         again = {second for second in pending if counted.get(second) == self.meant[second]}

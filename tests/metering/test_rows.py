@@ -95,12 +95,52 @@ def test_a_group_says_its_prefix_and_whether_it_is_legacy():
     ({"sort_key": f"{ACCOUNT}#2026-11-28T10:00:07"}, Reason.MALFORMED_SORT_KEY),
     ({"sort_key": f"{ACCOUNT}#{DIMENSION}#", "timestamp": None}, Reason.MALFORMED_TIMESTAMP),
     ({"sort_key": f"{ACCOUNT}#{DIMENSION}#2026-11-28T10", "timestamp": "2026-11-28T10"}, Reason.MALFORMED_TIMESTAMP),
-    ({"sort_key": f"{ACCOUNT}#{DIMENSION}#2026-11-28T10"}, Reason.SORT_KEY_MISMATCH),
+    ({"sort_key": f"{ACCOUNT}#{DIMENSION}#2026-11-28T10"}, Reason.MALFORMED_TIMESTAMP),
 ])  # fmt: skip
 def test_the_faults_of_a_key(differences, reason):
     row = a_row(7, **differences)
     assert key_fault(row.sort_key, row.account, row.dimension, row.timestamp) is reason
     assert judge(row, DECIMAL) is reason or (reason is None and isinstance(judge(row, DECIMAL), Usage))
+
+
+SEVEN = 1795860007
+"""2026-11-28T10:00:07 in epoch seconds."""
+
+
+@pytest.mark.case("timestamp_spelt_otherwise")
+@pytest.mark.parametrize("timestamp", [
+    "2026-11-28T10:00:07Z", "2026-11-28T10:00:07+00:00", "2026-11-28T10:00:07.000Z", "2026-11-28T10:00:07.9",
+    "2026-11-28 10:00:07", "20261128T100007Z", "2026-11-28T15:30:07+05:30", Decimal(SEVEN), Decimal(SEVEN * 1000),
+    Decimal(f"{SEVEN}.25"), str(SEVEN), f"{SEVEN}999",
+])  # fmt: skip
+def test_a_timestamp_may_be_spelt_in_any_way(timestamp):
+    assert datetime.fromtimestamp(SEVEN, UTC) == parse_timestamp("2026-11-28T10:00:07")
+    assert isinstance(judge(a_row(7, timestamp=timestamp), DECIMAL), Usage)
+
+
+@pytest.mark.case("timestamp_spelt_otherwise")
+@pytest.mark.parametrize("timestamp", [
+    "soon", "", "2026-11-28", "2026-11-28T10:00", "2026-13-28T10:00:07", True, [], {}, b"7", Decimal("-1"),
+    Decimal("1E+14"), Decimal("NaN"), "9" * 4000,
+])  # fmt: skip
+def test_a_timestamp_that_is_no_instant_contradicts_nothing(timestamp):
+    assert isinstance(judge(a_row(7, timestamp=timestamp), DECIMAL), Usage)
+
+
+@pytest.mark.case("timestamp_spelt_otherwise")
+@pytest.mark.parametrize("timestamp", [
+    "2026-11-28T11:00:07Z", "2026-11-28T10:00:08.000Z", "2026-11-28T10:00:07+01:00", Decimal(SEVEN + 3600),
+    Decimal(SEVEN * 1000 - 1), str(SEVEN + 1),
+])  # fmt: skip
+def test_a_timestamp_that_is_another_instant_contradicts_the_key(timestamp):
+    assert judge(a_row(7, timestamp=timestamp), DECIMAL) is Reason.SORT_KEY_MISMATCH
+
+
+@pytest.mark.case("empty_allocations")
+def test_an_empty_list_of_allocations_is_none():
+    usage = judge(a_row(7, Decimal(5), allocations=[]), DECIMAL)
+    assert isinstance(usage, Usage)
+    assert (usage.quantity, usage.allocations) == (5, None)
 
 
 def test_a_good_row_states_its_usage():
@@ -128,7 +168,7 @@ QUANTITY_FAULTS = [
     (Reason.QUANTITY_TOO_LARGE, {"quantity": Decimal(10**10)}),
 ]
 ALLOCATION_FAULTS = [
-    (Reason.MALFORMED_ALLOCATIONS, {"allocations": []}),
+    (Reason.MALFORMED_ALLOCATIONS, {"allocations": [[]]}),
     (Reason.INVALID_ALLOCATION, {"allocations": [an_allocation("-1")]}),
     (Reason.TOO_MANY_TAGS, {"allocations": [an_allocation("1", **{f"k{n}": "v" for n in range(6)})]}),
     (Reason.MISSING_TAG_KEY_OR_VALUE, {"allocations": [an_allocation("1", team="")]}),

@@ -5,12 +5,13 @@ import os
 import threading
 from dataclasses import replace
 from datetime import datetime
+from decimal import Decimal
 
 import pytest
 
 from metering_dagster.hours import parse_bucket
-from metering_dagster.metering.aggregated_table import Commit
 from metering_dagster.metering.deployment import Deployment
+from metering_dagster.metering.group_steps import Commit
 from metering_dagster.metering.groups import judge_group
 from metering_dagster.metering.quantities import Quantities
 from metering_dagster.metering.reasons import RecordStatus
@@ -103,8 +104,8 @@ def test_allocations_and_their_groups_are_committed_as_they_are(world, tables):
     commits = [commit_of(tables, key, world.clock.now) for key in (KEY, replace(KEY, dimension="plain"))]
     assert all(done.written for done in tables.aggregated.commit(commits, world.clock.now))
     assert world.aggregate()["usageAllocations"] == [
-        {"AllocatedUsageQuantityAsDecimal": "3.5"},
-        {"AllocatedUsageQuantityAsDecimal": "1.5", "Tags": [{"Key": "team", "Value": "a"}]},
+        {"AllocatedUsageQuantity": Decimal("3.5")},
+        {"AllocatedUsageQuantity": Decimal("1.5"), "Tags": [{"Key": "team", "Value": "a"}]},
     ]
     assert "usageAllocations" not in world.aggregate(dimension="plain")
 
@@ -216,7 +217,7 @@ def test_pending_reads_every_page_and_believes_the_base_table(world, tables):
     found = [stored.dimension for stored in tables.aggregated.pending(HOUR)]
     assert len(found) == len(set(found)) == 229
     assert "d007" not in found
-    assert len(list(tables.aggregated.pending(HOUR, OTHER_LICENCE))) == 0
+    assert len(list(tables.aggregated.pending(HOUR, [OTHER_LICENCE]))) == 0
 
 
 @pytest.mark.lengthy

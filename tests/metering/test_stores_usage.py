@@ -33,7 +33,7 @@ def test_every_page_of_the_index_is_read(world, usage):
     world.with_pages_of(4)
     assert len(list(usage.pending_rows(HOUR))) == 40
     assert usage.count_pending(HOUR) == 40
-    assert len(list(usage.pending_rows(HOUR, OTHER_LICENCE))) == 17
+    assert len(list(usage.pending_rows(HOUR, [OTHER_LICENCE]))) == 17
     assert sorted(count for _, count in usage.pending_groups(HOUR)) == [17, 23]
     assert len(usage.group_rows(KEY)) == 23
 

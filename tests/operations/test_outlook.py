@@ -57,7 +57,8 @@ def test_nothing_pending_is_good_and_has_no_cutoff():
         ("2026-12-01T05:59", "2026-11-30T00", State.BILLABLE, None, "2026-12-01T06:00"),
         ("2026-12-01T06:00", "2026-11-30T23", State.PAST, None, None),
         # The evening before it is out of the window, and comes back for the grace.
-        ("2026-11-30T21:00", "2026-11-29T20", State.PAST, None, None),
+        ("2026-11-30T21:00", "2026-11-29T20", State.WAITING, "2026-12-01T00:00", "2026-12-01T02:00"),
+        ("2026-11-30T21:00", "2026-11-29T18", State.PAST, None, None),
         ("2026-12-01T01:30", "2026-11-29T20", State.BILLABLE, None, "2026-12-01T02:00"),
         ("2026-12-01T02:00", "2026-11-29T20", State.PAST, None, None),
         # Over the year's end the same.
@@ -78,6 +79,13 @@ def test_the_lock_is_the_configured_one():
 
 def test_what_is_past_never_opens_again_however_long_the_lock():
     assert standing(some("2026-11-30T22"), at("2026-12-01T07:00"), 20).state is State.PAST
+
+
+def test_what_waits_for_the_months_grace_is_neither_past_nor_about_to_close():
+    found = seen("2026-11-30T23:59", some("2026-11-29T19"), some("2026-11-29T23"))
+    assert found.is_good
+    assert found.next_cutoff == at("2026-12-01T01:00")
+    assert not seen("2026-12-01T00:00", some("2026-11-29T19")).is_good, "an hour is left"
 
 
 def test_last_call_shows():
@@ -124,6 +132,7 @@ def test_at_five_on_the_1st_the_whole_last_day_is_closing():
         ("2026-12-01T05:20", 1, "2026-11-30T00", 30),
         ("2026-12-01T05:20", 0, "2026-11-30T00", 30),
         ("2026-12-01T06:20", 0, "2026-11-30T07", 24),
+        ("2026-11-30T23:20", 0, "2026-11-29T19", 29),  # what the grace opens again is looked at while it waits
     ],
 )
 def test_it_looks_at_what_can_be_billed_and_so_many_days(now, days, first, count):
@@ -145,6 +154,15 @@ def test_every_billable_hour_is_looked_at_and_closes_when_it_stops_being_billabl
             assert closes > now
             assert hours.is_billable(hour, closes - timedelta(microseconds=1))
             assert not hours.is_billable(hour, closes)
+        elif hours.reopens_at(hour, now):
+            found = standing(Pending(hour, 1), now, lock)
+            assert hour in looked
+            assert found.state is State.WAITING
+            assert found.opens_at is not None
+            assert hours.is_billable(hour, found.opens_at)
+            assert found.closes_at is not None
+            assert not hours.is_billable(hour, found.closes_at)
+            assert hours.is_billable(hour, found.closes_at - timedelta(microseconds=1))
         else:
             assert standing(Pending(hour, 1), now, lock).state is State.PAST
 

@@ -206,6 +206,14 @@ def test_what_is_past_its_window_exits_1(run, world):
     assert "TOO LATE: 2025-11-27T12 can no longer be billed" in done.stdout
 
 
+def test_what_the_months_grace_opens_again_waits(run, world):
+    world.put(a_usage(0, hour="2025-11-29T20"))
+    done = run(METERING_NOW="2025-11-30T21:00:00Z")
+    assert done.exit_code == 0
+    assert "waits: billable again from 2025-12-01T00:00Z to 2025-12-01T02:00Z" in done.stdout
+    assert "TOO LATE" not in done.stdout
+
+
 @pytest.mark.parametrize(("hour", "code"), [("2025-11-27T13", 1), ("2025-11-27T14", 0)])
 def test_what_closes_within_the_hour_exits_1(run, world, hour, code):
     world.put(an_aggregate("5", hour=hour))

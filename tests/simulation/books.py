@@ -290,6 +290,12 @@ def is_billable(bucket: str, now: float) -> bool:
     return 0 <= back <= 23
 
 
+def comes_back(bucket: str, now: float) -> bool:
+    """Whether the coming month's grace lets this hour in again, up to 29 back at the month's turn."""
+    month = month_after(bucket)
+    return now < month <= start_of(bucket) + 29 * HOUR
+
+
 def closes(bucket: str) -> float:
     """When nothing of this hour can be billed any more (but for hours that the month's grace lets in again)."""
     after_a_day, month = start_of(bucket) + 24 * HOUR, month_after(bucket)

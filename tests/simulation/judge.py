@@ -21,6 +21,7 @@ from tests.simulation.books import (
     Row,
     Version,
     canonical,
+    comes_back,
     is_billable,
     is_last_call,
     moment,
@@ -236,7 +237,7 @@ class Judge:
     def _may_expire(self, errand: Errand, group: GroupBook, now: float) -> None:
         bucket = group.name[3]
         in_grace = 0 <= now - month_after(bucket) < 6 * 3600
-        if is_billable(bucket, now) or in_grace:
+        if is_billable(bucket, now) or in_grace or comes_back(bucket, now):
             raise Violation("d", f"{errand.name} expired usage of {bucket}, which could still be billed", group)
 
     # Aggregates.

@@ -17,7 +17,7 @@ from metering_dagster.expiry.report import Sweep
 from metering_dagster.expiry.sweep import hours_of_sweep, sweep
 from metering_dagster.ledger.entries import Standing
 from metering_dagster.licenses import application
-from metering_dagster.licenses.closing import close_windows
+from metering_dagster.licenses.closing import close_windows, failure_of
 from metering_dagster.licenses.closing_store import ClosingStore
 from metering_dagster.licenses.flush_plan import hours_to_flush
 from metering_dagster.licenses.flush_search import pending_hours
@@ -233,7 +233,11 @@ def finalise(doing: Doing) -> None:
     """The job `finalize_deprovisioned`."""
     tables = doing.deployment.tables
     store = ClosingStore(tables.subscribers.client, tables.subscribers.name)
-    close_windows(store, tables, lambda bucket, losses: None)
+    done = close_windows(store, tables, lambda bucket, losses: None)
+    _say(doing, done.failures.notes)
+    failure = failure_of(done)
+    if failure is not None:
+        raise failure
 
 
 def apply_events(doing: Doing) -> None:

@@ -66,6 +66,11 @@ def test_the_last_day_of_a_month_has_to_be_closed_by_two():
     assert (found[0], found[-1], len(found)) == ("2026-11-29T21", "2026-11-30T23", 27)
 
 
+def test_what_the_months_grace_opens_again_gets_half_an_hour():
+    assert "2026-11-29T19" not in due_buckets("2026-12-01T00:29:00Z")
+    assert due_buckets("2026-12-01T00:30:00Z")[:2] == ["2026-11-29T19", "2026-11-29T20"]
+
+
 def test_what_the_months_grace_opens_gets_half_an_hour():
     assert "2026-11-30T22" not in due_buckets("2026-12-01T03:29:00Z", lock=20)
     assert "2026-11-30T22" in due_buckets("2026-12-01T03:30:00Z", lock=20)
