@@ -5,12 +5,13 @@ product. Does not: what is right (judge), what sellers write (sellers).
 """
 
 import json
+import re
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import Any
+from typing import Any, NamedTuple
 
 Group = tuple[str, str, str, str]
 """Licence, account, dimension, hour bucket."""
@@ -36,6 +37,14 @@ class Version:
     ended_at: float | None = None
     status: str | None = None
     reason: str = ""
+    number: Decimal | None = None
+    """What another pipeline reads in it: a number, also where that is a text; None where there is none."""
+    stamp: float | None = None
+    """When it was written, by its own stamps; None where these say nothing."""
+    ended_by: object = None
+    """Whoever ended it: a run of the pipeline, or nobody that it knows."""
+    late_by: Decimal = Decimal(0)
+    """Of a late one beside another's total: which part of the group's figure it states."""
 
     @property
     def is_good(self) -> bool:
@@ -44,7 +53,11 @@ class Version:
 
     def was_pending(self, at: float) -> bool:
         """Whether it was still waiting then."""
-        return not self.gone and self.at <= at and (self.ended_at is None or self.ended_at > at)
+        return not self.gone and self.at <= at and self.status_at(at) is None
+
+    def status_at(self, at: float) -> str | None:
+        """How it had ended by then; None while it waited."""
+        return self.status if self.ended_at is not None and self.ended_at <= at else None
 
 
 @dataclass(slots=True)
@@ -67,10 +80,18 @@ class Row:
                 return version
         return None
 
-    def content(self, instant: float) -> tuple[Decimal, str] | None:
-        """What would have been counted then."""
+    def content(self, instant: float, *, orphans: bool = False) -> tuple[Decimal, str] | None:
+        """What would have been counted then: a good row that waited, or stood rejected by whomever.
+
+        `orphans`: the group had neither aggregate nor commit, so one that was called counted is counted again.
+        """
         version = self.at(instant)
-        if version is None or not version.is_good or not version.was_pending(instant):
+        if version is None or version.gone:
+            return None
+        status = version.status_at(instant)
+        if orphans and status == "Aggregated" and version.number is not None:
+            return version.number, version.allocations
+        if not version.is_good or status not in {None, "RejectedClientSide"}:
             return None
         return version.quantity, version.allocations
 
@@ -99,6 +120,22 @@ class Commit:
         return _canonical({tags: part for tags, part in sums.items() if part or tags != "[]"})
 
 
+class Total(NamedTuple):
+    """An aggregate that the pipeline did not make: its seller's total, or another pipeline's."""
+
+    at: float
+    quantity: Decimal
+    fault: str | None
+    """What is wrong with it by the contract."""
+    allocations: str = ""
+    stamped: bool = False
+    """Whether it says when it was made."""
+    until: float = float("inf")
+    """When it was deleted, or written over."""
+    number: Decimal | None = None
+    """What another pipeline reads in it, whatever is wrong with it by the contract."""
+
+
 @dataclass(slots=True)
 class GroupBook:
     """One group."""
@@ -108,8 +145,20 @@ class GroupBook:
     fault: str | None = None
     """The reason code that the whole group deserves."""
     commit: Commit | None = None
-    direct: list[tuple[float, Decimal, str | None]] = field(default_factory=list)
-    """Aggregates that the seller wrote: when, how much, what is wrong with it."""
+    direct: list[Total] = field(default_factory=list)
+    """Aggregates that others wrote, one after the other."""
+    deleted: list[float] = field(default_factory=list)
+    """When somebody deleted its aggregate, or a restored backup did not have it."""
+    undone: list[Commit] = field(default_factory=list)
+    """Commits that a restored backup did not have."""
+    stands_since: float | None = None
+    """Since when an aggregate stands there; None: none does."""
+    put_back: bool = False
+    """Whether the aggregate that stands there was put back by the pipeline."""
+    foretold: list[tuple[tuple[float, float], Decimal]] = field(default_factory=list)
+    """What shadow runs told would be billed: between which moments they read it, and how much."""
+    sent: bool = False
+    """Whether its record ever reached the service."""
     billed: list[tuple[float, Decimal]] = field(default_factory=list)
     receipt: str = ""
     """Of the bill's line."""
@@ -125,9 +174,15 @@ class GroupBook:
         """Whether a row with a fault stood in it then."""
         for row in self.rows.values():
             version = row.at(at)
-            if version is not None and version.fault is not None and not version.gone:
+            if version is None or version.fault is None or version.gone:
+                continue
+            if version.status_at(at) != "Aggregated":  # which another pipeline has counted all the same
                 return True
         return False
+
+    def total_at(self, at: float) -> Total | None:
+        """The aggregate of others that stood there then."""
+        return next((total for total in reversed(self.direct) if total.at <= at < total.until), None)
 
     def good_sum(self, at: float) -> Decimal:
         """What its rows that waited then add up to."""
@@ -147,8 +202,8 @@ class Books:
         self.rows: dict[tuple[str, str], Row] = {}
         self.by_hour: dict[str, list[GroupBook]] = {}
         self.secrets: set[str] = set()
-        self.identifiers: dict[tuple[str, str], str] = {}
-        """The account behind a customer identifier of a legacy product."""
+        self.identifiers: dict[tuple[str, str], list[str]] = {}
+        """The accounts (or none) under which usage of a legacy product's customer identifier is filed."""
 
     def group(self, name: Group) -> GroupBook:
         """The group's page, a new one if need be."""
@@ -156,6 +211,24 @@ class Books:
             self.groups[name] = GroupBook(name)
             self.by_hour.setdefault(name[3], []).append(self.groups[name])
         return self.groups[name]
+
+    def identifier_of(self, group: GroupBook) -> str | None:
+        """The customer identifier that its rows name."""
+        licence, account, *_ = group.name
+        for (product, name), accounts in self.identifiers.items():
+            if product == licence and account in accounts:
+                return name
+        return None
+
+    def of_customer(self, product: str, identifier: str, dimension: str, bucket: str) -> list[GroupBook]:
+        """The groups that the service takes for one record."""
+        names = [(product, account, dimension, bucket) for account in self.identifiers.get((product, identifier), ())]
+        return [self.groups[name] for name in names if name in self.groups]
+
+    def twins_of(self, group: GroupBook) -> list[GroupBook]:
+        """The others that the service takes for the same record as this one."""
+        identifier, (licence, _, *rest) = self.identifier_of(group), group.name
+        return [each for each in self.of_customer(licence, identifier or "", *rest) if each is not group]
 
     def find(self, hash_key: str, sort_key: str) -> GroupBook | None:
         """The group whose aggregate has this key."""
@@ -180,6 +253,11 @@ class Books:
     def everything(self) -> Iterator[tuple[tuple[str, str], Row]]:
         """All rows with their keys."""
         yield from self.rows.items()
+
+
+def is_hour(text: str) -> bool:
+    """Whether this is an hour that some Query asks for at some time: no other text, and none years back."""
+    return re.fullmatch(r"20[0-9]{2}-[0-9]{2}-[0-9]{2}T[0-9]{2}", text) is not None and text >= "2022"
 
 
 def moment(now: float) -> str:
@@ -230,6 +308,13 @@ def closes_for_good(bucket: str) -> float:
     return month + 6 * HOUR if start_of(bucket) + 30 * HOUR > month else closes(bucket)
 
 
+def is_last_visit(bucket: str, now: float) -> bool:
+    """Whether a tick at this time is the one that looks after commits without an aggregate: at offset 22, at five in
+    the grace."""
+    in_grace = 5 * HOUR <= now - month_after(bucket) < 6 * HOUR
+    return in_grace or now // HOUR - start_of(bucket) // HOUR == 22
+
+
 def opens(bucket: str, lock: int) -> float:
     """When the lock of this hour is over."""
     return min(start_of(bucket) + max(lock, 1) * HOUR, month_after(bucket) + 3 * HOUR)
@@ -247,7 +332,8 @@ def canonical(allocations: Sequence[Mapping[str, Any]] | None) -> str:
     sums: dict[str, Decimal] = {}
     for each in allocations:
         tags = json.dumps(sorted((tag["Key"], tag["Value"]) for tag in each.get("Tags", [])))
-        sums[tags] = sums.get(tags, Decimal(0)) + Decimal(str(each["AllocatedUsageQuantityAsDecimal"]))
+        part = each.get("AllocatedUsageQuantityAsDecimal", each.get("AllocatedUsageQuantity"))
+        sums[tags] = sums.get(tags, Decimal(0)) + Decimal(str(part))
     return _canonical(sums)
 
 

@@ -62,6 +62,8 @@ class Market:
         self.queues, self.service, self.buyers = queues, service, buyers
         self.endings: dict[tuple[str, str], Ending] = {}
         self.unsubscribed: set[str] = set()
+        self.agreements: dict[tuple[str, str], str] = {}
+        """The agreement that each license has, by the latest event."""
         self.no_events: list[str] = []
         """Bodies that were sent, and that no reader can make sense of."""
 
@@ -86,14 +88,33 @@ class Market:
         alone = [b for b in self.buyers if not b.is_legacy and b.licence != shared]
         for buyer in self.chance.sample(alone, self.chance.randint(1, 4)):
             self._end(buyer, start + self.chance.uniform(3, self.plan.hours) * HOUR)
+        self._move_some([buyer for buyer in alone if (buyer.licence, buyer.account) not in self.endings])
         for _ in range(2):
             body = "no event at all" if self.chance.random() < 0.5 else json.dumps({"detail-type": UPDATED})
             self.no_events.append(body)
             self._put(body, start)
 
-    def is_buried(self, buyer: tuple[str, str]) -> bool:
+    def is_buried(self, buyer: tuple[str, str], kind: str = DEPROVISIONED) -> bool:
         """Whether an event of its end was received so often in vain that it lies in the dead-letter queue."""
-        return any(DEPROVISIONED in body and buyer[1] in body for body in self.queues.bodies(_DEAD))
+        return any(kind in body and buyer[1] in body for body in self.queues.bodies(_DEAD))
+
+    def _move_some(self, buyers: Sequence[Buyer]) -> None:
+        """Some licenses get another agreement, and the one before ends: told in any order, the end of no license."""
+        chance = random.Random(f"moves {self.plan.seed}")
+        known = [buyer for buyer in buyers if buyer.product != "prod-default"]
+        for buyer in chance.sample(known, min(self.plan.moves, len(known))):
+            key, old = (buyer.licence, buyer.account), _agreement(buyer)
+            at = self.plan.start.timestamp() + chance.uniform(1, self.plan.hours) * HOUR
+            for number in range(chance.choice((1, 1, 2))):
+                at += number * chance.uniform(60, 5 * HOUR)
+                new = f"{_agreement(buyer)}-{number}"
+                for _ in range(chance.choice((1, 1, 2))):
+                    arrives = at + chance.choice((chance.uniform(1, 120), chance.uniform(1, 3 * HOUR)))
+                    self._send(UPDATED, at, arrives, buyer, agreement=new, chance=chance)
+                ended = at + chance.choice((-60.0, 0.0, 60.0))
+                arrives = at + chance.choice((chance.uniform(1, 120), chance.uniform(1, 3 * HOUR)))
+                self._send("Purchase Agreement Ended", ended, arrives, buyer, agreement=old, chance=chance)
+                self.agreements[key] = old = new
 
     def lost(self) -> list[str]:
         """Bodies that no reader can make sense of, and that lie neither in the queue nor among its dead letters."""
@@ -125,14 +146,23 @@ class Market:
         if chance.random() < 0.4:
             self._send("Purchase Agreement Ended", at, at + chance.uniform(1, HOUR), buyer)
 
-    def _send(self, kind: str, time: float, arrives: float, buyer: Buyer) -> None:
-        chance = self.chance
+    def _send(
+        self,
+        kind: str,
+        time: float,
+        arrives: float,
+        buyer: Buyer,
+        *,
+        agreement: str | None = None,
+        chance: random.Random | None = None,
+    ) -> None:
+        chance = chance or self.chance
         if kind == DEPROVISIONED:
             self.endings[buyer.licence, buyer.account].told.append((arrives, float(int(time))))
         arn = buyer.licence.removeprefix("arn:") if chance.random() < 0.1 else buyer.licence
         detail: dict[str, Any] = {
             "acceptor": {"accountId": buyer.account},
-            "agreement": {"id": f"agmt-{buyer.licence[-12:]}-{buyer.account[-4:]}"},
+            "agreement": {"id": agreement or _agreement(buyer)},
             "license": {"arn": arn},
             "product": {"code": buyer.product},
         }
@@ -147,3 +177,8 @@ class Market:
 
     def _put(self, body: str, arrives: float) -> None:
         self.kernel.schedule(arrives, lambda: self.queues.send(QUEUE, body))
+
+
+def _agreement(buyer: Buyer) -> str:
+    """The first agreement of a license."""
+    return f"agmt-{buyer.licence[-12:]}-{buyer.account[-4:]}"

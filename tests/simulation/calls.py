@@ -11,6 +11,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
+from metering_dagster.local.sandbox.bill import BilledRecord
 from tests.simulation.books import Books, GroupBook, bucket_of, canonical, is_billable, moment
 from tests.simulation.judge import A_MOMENT, Judge, Violation
 from tests.simulation.kernel import Kernel
@@ -20,6 +21,10 @@ from tests.simulation.wire import Errand
 _DECIMAL = re.compile(r"(0|[1-9][0-9]{0,9})(\.[0-9]{1,6})?")
 _ARN = re.compile(r"arn:aws[a-zA-Z-]*:[A-Za-z0-9][A-Za-z0-9_/.-]{0,62}:[A-Za-z0-9_/.-]{0,63}:[A-Za-z0-9_/.-]{0,63}:"
                   r"[A-Za-z0-9][A-Za-z0-9:_/+=,@.-]{0,1023}")  # fmt: skip
+_IDENTITY = ("LicenseArn", "CustomerAWSAccountId", "CustomerIdentifier", "Dimension", "Timestamp")
+_Identity = tuple[str, str, str, str]
+"""What the service takes for one record: license or product, buyer, dimension, hour."""
+_UNBILLED = frozenset({"CustomerNotSubscribed", "RejectedClientSide", "SubmissionExpired", "DryRunSubmitted"})
 _TAG = re.compile(r"[a-zA-Z0-9+ -=._:\/@]+")
 
 
@@ -30,7 +35,9 @@ class Teller:
         self.kernel, self.books, self.judge, self.marketplace = kernel, books, judge, marketplace
         self.calls = 0
         self._lines = 0
-        self._recent: deque[float] = deque(maxlen=10)
+        self._recent: dict[str, deque[float]] = {}
+        self._regions: dict[str, str] = {}
+        """The Region of each hour's first call."""
 
     def carried_out(self, errand: Errand, request: Mapping[str, Any], answer: Any, error: Any) -> None:
         """A call reached the service."""
@@ -39,26 +46,33 @@ class Teller:
         if not 1 <= len(records) <= 25 or len(json.dumps(request, default=str)) >= 1_000_000:
             raise Violation("f", f"{errand.name} sent a call of {len(records)} records")
         if "stood still" not in errand.troubles:
-            if len(self._recent) == 10 and now - self._recent[0] < 1.0:
+            recent = self._recent.setdefault(errand.region, deque(maxlen=10))
+            if len(recent) == 10 and now - recent[0] < 1.0:
                 raise Violation("f", f"{errand.name} made the 11th call within a second")
-            self._recent.append(now)
+            recent.append(now)
+        if errand.mode != "live":
+            raise Violation("a", f"{errand.name} in {errand.mode} mode called the service")
         groups = [self._group(request, record) for record in records]
         if len({group.name for group in groups}) < len(groups):
             raise Violation("f", f"{errand.name} sent a group and hour twice in one call")
         self._of_one_product(errand, groups)
         for record, group in zip(records, groups, strict=True):
             self._sent(errand, request, record, group)
-        self._new_lines(errand)
+        pairs = list(zip(records, groups, strict=True))
+        self._new_lines(errand.name, {_identity(request, record): group for record, group in pairs})
         if answer is not None:
             for result in answer["Results"]:
-                group = self._group(request, result["UsageRecord"])
+                group = next(group for record, group in pairs if _same(record, result["UsageRecord"]))
                 group.answers.add(result["Status"])
                 group.log.append(f"{moment(now)} {errand.name}: the service says {result['Status']}")
         else:
             code = getattr(error, "response", {}).get("Error", {}).get("Code", type(error).__name__)
             if code == "ThrottlingException":
                 raise Violation("f", f"{errand.name} was throttled by the service itself")
-            if len(groups) == 1:
+            # Refused with the hour's beginning, a record may still be taken with its last second (domain: before the
+            # subscription).
+            early = code == "TimestampOutOfBoundsException" and records[0]["Timestamp"].timestamp() % 3600 == 0
+            if len(groups) == 1 and not (early and is_billable(groups[0].name[3], now)):
                 groups[0].refusals.add(code)
             for group in groups:
                 group.log.append(f"{moment(now)} {errand.name}: a call of {len(groups)} fails with {code}")
@@ -71,11 +85,13 @@ class Teller:
 
     def _group(self, request: Mapping[str, Any], record: Mapping[str, Any]) -> GroupBook:
         licence = record.get("LicenseArn") or request.get("ProductCode", "")
-        account = record.get("CustomerAWSAccountId")
-        if account is None:
-            account = self.books.identifiers[licence, record["CustomerIdentifier"]]
-        hour = bucket_of(record["Timestamp"].timestamp())
-        group = self.books.groups.get((licence, account, record["Dimension"], hour))
+        account, hour = record.get("CustomerAWSAccountId"), bucket_of(record["Timestamp"].timestamp())
+        if account is not None:
+            group = self.books.groups.get((licence, account, record["Dimension"], hour))
+        else:
+            these = self.books.of_customer(licence, record["CustomerIdentifier"], record["Dimension"], hour)
+            these.sort(key=lambda group: (not _is_known(group, _quantity(record)), group.status is not None))
+            group = these[0] if these else None
         if group is None:
             raise Violation("a", f"a record was sent of a group of which nobody wrote anything: {record}")
         return group
@@ -93,34 +109,59 @@ class Teller:
         if faults:
             raise Violation("f", f"{errand.name} sent a record although {', '.join(faults)}: {record}", group)
         quantity = _quantity(record)
+        if self._regions.setdefault(bucket, errand.region) != errand.region:
+            words = (
+                f"{errand.name} sent it in {errand.region}, and its hour was first called in {self._regions[bucket]}"
+            )
+            raise Violation("a", words, group)
+        for twin in self.books.twins_of(group):
+            if twin.sent and twin.status not in _UNBILLED:
+                raise Violation("a", f"{errand.name} sent it beside its twin {' / '.join(twin.name)}", group)
+        group.sent = True
         group.log.append(f"{moment(now)} {errand.name}: sent {quantity}")
         if not _is_known(group, quantity):
             raise Violation("a", f"{errand.name} sent {quantity}, which is not what was committed", group)
         allocations = canonical(record.get("UsageAllocations"))
-        if allocations != (group.commit.allocations if group.commit is not None else ""):
+        known = {group.commit.allocations} if group.commit else {total.allocations for total in group.direct}
+        if allocations not in known:
             raise Violation("a", f"{errand.name} sent other allocations than were committed: {allocations}", group)
 
-    def _new_lines(self, errand: Errand) -> None:
+    def sent_by_others(self, group: GroupBook) -> None:
+        """Another pipeline has sent this group's record."""
+        lines = self.marketplace.books.lines[self._lines :]
+        self._new_lines("another pipeline", {_of_line(line): group for line in lines})
+
+    def _new_lines(self, who: str, groups: Mapping[_Identity, GroupBook]) -> None:
         lines = self.marketplace.books.lines
         for line in lines[self._lines :]:
-            licence = line.license_arn or line.product_code or ""
-            account = line.customer_aws_account_id
-            if account is None:
-                account = self.books.identifiers[licence, line.customer_identifier or ""]
-            group = self.books.groups[licence, account, line.dimension, line.hour]
-            quantity = Decimal(line.quantity)
+            group, quantity = groups[_of_line(line)], Decimal(line.quantity)
             if group.billed:
-                raise Violation("a", f"{errand.name} had a group and hour billed twice", group)
+                raise Violation("a", f"{who} had a group and hour billed twice", group)
             group.billed.append((self.kernel.now, quantity))
             group.receipt = line.metering_record_id
-            group.log.append(f"{moment(self.kernel.now)} {errand.name}: billed {quantity}")
+            group.log.append(f"{moment(self.kernel.now)} {who}: billed {quantity}")
         self._lines = len(lines)
+
+
+def _identity(request: Mapping[str, Any], record: Mapping[str, Any]) -> _Identity:
+    licence = record.get("LicenseArn") or request.get("ProductCode", "")
+    buyer = record.get("CustomerAWSAccountId") or record["CustomerIdentifier"]
+    return licence, buyer, record["Dimension"], bucket_of(record["Timestamp"].timestamp())
+
+
+def _of_line(line: BilledRecord) -> _Identity:
+    buyer = line.customer_aws_account_id or line.customer_identifier or ""
+    return line.license_arn or line.product_code or "", buyer, line.dimension, line.hour
+
+
+def _same(sent: Mapping[str, Any], echo: Mapping[str, Any]) -> bool:
+    return all(sent.get(name) == echo.get(name) for name in _IDENTITY)
 
 
 def _is_known(group: GroupBook, quantity: Decimal) -> bool:
     if group.commit is not None:
         return quantity == group.commit.quantity
-    return any(quantity == stated for _, stated, fault in group.direct if fault is None)
+    return any(quantity == total.quantity for total in group.direct if total.fault is None)
 
 
 def _quantity(record: Mapping[str, Any]) -> Decimal:

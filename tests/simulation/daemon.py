@@ -39,6 +39,8 @@ class Run:
     job: str
     lane: str
     work: Callable[[Doing], None]
+    mode: str = "live"
+    """`shadow` for a run of another deployment, which writes nothing; else the plan says."""
     bucket: str | None = None
     shard: int | None = None
     whole_sweep: str | None = None
@@ -114,6 +116,10 @@ class Daemon:
         for _ in range(self.plan.by_hand):
             at = self.kernel.now + self.chance.uniform(2, self.plan.hours + 20) * HOUR
             self.kernel.schedule(at, self._by_hand)
+        self.shadow = random.Random(f"shadow {self.plan.seed}")
+        for _ in range(self.plan.shadows):
+            at = self.kernel.now + self.shadow.uniform(2, self.plan.hours + 20) * HOUR
+            self.kernel.schedule(at, self._in_shadow)
         for at in self.plan.last_minute:
             self.kernel.schedule(at, lambda: self._run_by_hand(23))
 
@@ -236,6 +242,13 @@ class Daemon:
         """A person starts a run of some hour, on another instance perhaps: nobody keeps it from meeting another run."""
         self._run_by_hand(self.chance.randint(1, 24))
 
+    def _in_shadow(self) -> None:
+        """A deployment in shadow mode looks at an hour, beside whatever this one does."""
+        bucket = hours.bucket(datetime.fromtimestamp(self.kernel.now - self.shadow.randint(1, 23) * HOUR, UTC))
+        run = Run("shadow", "hand", lambda doing: runs.shadow(doing, bucket))
+        run.mode = "shadow"
+        self.ask(run)
+
     def _run_by_hand(self, offset: int) -> None:
         if self.plan.is_away(self.kernel.now):
             return
@@ -253,6 +266,10 @@ class Daemon:
         self._active.append(run)
         self._launch()
         return run
+
+    def under_way(self) -> list[Run]:
+        """The runs that are queued or running."""
+        return list(self._active)
 
     def is_running(self, bucket: str) -> bool:
         """Whether a run of this hour is queued or under way."""
@@ -282,7 +299,9 @@ class Daemon:
 
     def _start(self, run: Run) -> None:
         run.started, run.result = self.kernel.now, "started"
-        run.errand = errand = Errand(f"{run.job} {run.bucket or run.shard or ''}".strip(), True, self.kernel.now)
+        run.errand = errand = Errand(
+            f"{run.job} {run.bucket or run.shard or ''}".strip(), True, self.kernel.now, mode=run.mode
+        )  # fmt: skip
         run.doing = doing = Doing(self.deploy(errand), errand, self.says)
 
         def work() -> None:
@@ -363,6 +382,12 @@ class _HourEvidence:
             return ticks.Pending(found, probe.aggregates.count(self.bucket, 1 + aggregates, self.until))
         except MeteringError as error:
             return ticks.Pending(0, 0, str(error))
+
+    def has_commits(self) -> bool:
+        try:
+            return self.deployment.tables.aggregated.has_commits(self.bucket)
+        except MeteringError:
+            return True
 
 
 class _ShardEvidence:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 
 from tests.simulation import situations
+from tests.simulation.wire import JudgeBrokeError
 from tests.simulation.world import Outcome, simulate
 
 
@@ -36,7 +37,7 @@ def live(seed: int) -> Lived:
     """Live through the world of this seed."""
     try:
         outcome: Outcome = simulate(seed)
-    except Exception:  # noqa: BLE001  # whatever it is, it belongs to its seed, and the others go on
+    except (Exception, JudgeBrokeError):  # noqa: BLE001  # whatever it is, it belongs to its seed, and the others go on
         return Lived(seed, f"seed {seed}: the product broke\n{traceback.format_exc()}\n{again(seed)}")
     return Lived(
         seed,

@@ -13,12 +13,13 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
+from tests.simulation.beside import verdict
 from tests.simulation.books import (
     Books,
     Commit,
-    Group,
     GroupBook,
     Row,
+    Version,
     canonical,
     comes_back,
     is_billable,
@@ -65,8 +66,6 @@ class Judge:
         self.on_loss: Callable[[GroupBook, float], None] = lambda group, since: None
         """Asked of everything that ends unbilled, since when it was there."""
         self._changes: list[Change] = []
-        self._beside_a_total: dict[Group, GroupBook] = {}
-        """Whose rows were called counted, though the group's total is its seller's own."""
 
     # What is heard.
 
@@ -81,8 +80,11 @@ class Judge:
         counted: dict[tuple[str, str], Mapping[str, Any]] = {}
         for _, _, after in changes:
             if after is not None and "counted" in after:
-                key = after["licenseArn"]["S"].removeprefix(_COUNTED), after["account_dimension_hour"]["S"]
-                counted[key] = after
+                names = after.get("committedLicense"), after.get("committedGroup")
+                hashed, ranged = names if all(names) else (after["licenseArn"], after["account_dimension_hour"])
+                counted[hashed["S"].removeprefix(_COUNTED), ranged["S"]] = after
+        if changes and errand.mode == "shadow":
+            raise Violation("b", f"{errand.name} in shadow mode wrote {changes[0][2] or changes[0][1]}")
         for table, before, after in changes:
             if table == USAGE:
                 self._row(errand, before, after)
@@ -92,9 +94,25 @@ class Judge:
                     self._aggregate(errand, before, after, counted)
             else:
                 self._subscriber(errand, before, after)
-        for group in self._beside_a_total.values():
-            _completes_the_total(errand, group)
-        self._beside_a_total.clear()
+
+    def foretold(self, errand: Errand, entry: Any) -> None:
+        """A deployment in shadow mode tells its ledger what would be billed: so it must be, if nothing else happens."""
+        licence, account, dimension = entry.group
+        for bucket in {group[3] for group in self.books.groups if group[:3] == (licence, account, dimension)}:
+            name = (licence, f"{account}#{dimension}#{bucket}")
+            group = self.books.find(*name)
+            if group is None or name not in errand.reads:
+                continue
+            group.foretold.append((errand.reads[name], entry.quantity))
+
+    def _as_foretold(self, errand: Errand, group: GroupBook, read_at: float, quantity: Decimal) -> None:
+        """A commit of what a shadow run had read as well counts what that had told."""
+        versions = [version for row in group.rows.values() for version in row.versions]
+        changes = [at for version in versions for at in (version.at, version.placed_at, version.ended_at) if at]
+        for (since, _), told in group.foretold:
+            if told != quantity and not any(since <= at < read_at for at in changes):
+                words = f"{errand.name} committed {quantity}; a shadow run at {moment(since)} told {told}"
+                raise Violation("c", words, group)
 
     # Raw rows.
 
@@ -109,8 +127,9 @@ class Judge:
             raise Violation("c", f"{errand.name} changed what a seller wrote", group)
         now, version = self.kernel.now, row.now
         filed, status = after.get("meteringPending"), after.get("meteringStatus", {}).get("S", "")
-        if "meteringPending" not in before and filed is None:
-            was = before.get("meteringStatus", {}).get("S")
+        was = before.get("meteringStatus", {}).get("S")
+        stands = "meteringPending" not in before and filed is None
+        if stands and not _may_be_judged_again(version, group, status):
             raise Violation("b", f"{errand.name} wrote {status} over the final state {was} of a row", group)
         if filed is not None:
             self._refiled(errand, row, group, before, str(filed["S"]))
@@ -118,7 +137,8 @@ class Judge:
         reason = after.get("meteringStatusReason", {}).get("S", "")
         if group is not None:
             group.log.append(f"{moment(now)} {errand.name}: row {key[1].rpartition('#')[2]} is {status} ({reason})")
-        version.ended_at, version.status, version.reason = now, status, reason
+        version.ended_at, version.status, version.reason, version.ended_by = now, status, reason, errand
+        version.late_by = Decimal(after.get("lateBy", {}).get("N", 0))
         judge = {
             "Aggregated": self._aggregated,
             "RejectedClientSide": self._rejected,
@@ -145,31 +165,58 @@ class Judge:
 
     def _aggregated(self, errand: Errand, row: Row, group: GroupBook | None) -> None:
         version = row.now
-        if group is None or not version.is_good:
+        if group is not None and group.commit is None and group.direct:
+            self._beside(errand, row, group)
+            return
+        if group is None or not (version.is_good or group.undone or group.deleted):
             raise Violation("c", f"{errand.name} counted a row with a fault: {version.fault}", group)
         if group.commit is None:
-            if not group.direct:
-                raise Violation("c", f"{errand.name} called a row counted whose group was never committed", group)
-            self._beside_a_total[group.name] = group
-            return
+            raise Violation("c", f"{errand.name} called a row counted whose group was never committed", group)
         content = (version.quantity, version.allocations)
         if row.second is None or group.commit.counted.get(row.second) != content:
             raise Violation("c", f"{errand.name} called a row counted that the commit did not count so", group)
 
+    def _beside(self, errand: Errand, row: Row, group: GroupBook) -> None:
+        """A row beside another's total ended: as the figure of the group says, of all that stood there as it was read.
+
+        Not where somebody else was at the group meanwhile: what was read no longer stands there.
+        """
+        version, (licence, *parts) = row.now, group.name
+        read_at, _ = errand.reads.get((licence, "#".join(parts)), (0.0, 0.0))
+        for other in (each for row in group.rows.values() for each in row.versions):
+            ended_since = other.ended_at is not None and other.ended_at >= read_at and other.ended_by is not errand
+            if other.at >= read_at or other.placed_at >= read_at or ended_since:
+                return
+        total = group.total_at(read_at)
+        if total is None or total.at >= min(read_at, errand.started) or total.until < self.kernel.now:
+            return
+        key = next(key for key, each in group.rows.items() if each is row)
+        due = verdict(group, total, read_at).get(key)
+        ended = version.status, version.late_by
+        if due != ended:
+            words = f"{errand.name} ended a row beside the total {total.number} as {ended}, which is to be {due}"
+            raise Violation("c", words, group)
+
     def _rejected(self, errand: Errand, row: Row, group: GroupBook | None) -> None:
         version = row.now
+        total = group.total_at(errand.started) if group is not None and group.commit is None else None
+        if version.number is not None and total is not None and total.until > self.kernel.now:
+            raise Violation("c", f"{errand.name} rejected a row beside another's total: {version.reason}", group)
+        if version.reason == "MissingLegacyIdentifier" and group is not None and self._has_a_holder(group):
+            return
         if version.reason not in {version.fault, group.fault if group else None}:
             due = version.fault or (group.fault if group else None)
             raise Violation("c", f"{errand.name} rejected a row as {version.reason}; its fault is {due}", group)
 
     def _late(self, errand: Errand, row: Row, group: GroupBook | None) -> None:
         version = row.now
+        if group is not None and group.commit is None and group.direct:
+            self._beside(errand, row, group)
+            return
         if group is None or not version.is_good:
             raise Violation("c", f"{errand.name} called a row late that has a fault: {version.fault}", group)
         if group.commit is None:
-            if not group.direct:
-                raise Violation("d", f"{errand.name} called a row late whose group was never committed", group)
-            return
+            raise Violation("d", f"{errand.name} called a row late whose group was never committed", group)
         content = (version.quantity, version.allocations)
         if row.second is not None and group.commit.counted.get(row.second) == content:
             raise Violation("c", f"{errand.name} called a row late that its group's commit had counted", group)
@@ -180,8 +227,11 @@ class Judge:
             raise Violation("b", f"{errand.name} expired a row whose key is none")
         if group.commit is not None:
             raise Violation("d", f"{errand.name} called a row expired though its group was committed", group)
+        total = group.total_at(errand.started)
+        if total is not None and total.until > now and version.number is not None:
+            raise Violation("d", f"{errand.name} called a row expired beside another's total", group)
         self._may_expire(errand, group, now)
-        if version.is_good and group.fault is None and not group.direct:
+        if version.is_good and group.fault is None and not group.direct and not group.undone:
             self.on_loss(group, max(version.at, version.placed_at) if version.filed == row.group[3] else now)
 
     def _may_expire(self, errand: Errand, group: GroupBook, now: float) -> None:
@@ -202,16 +252,22 @@ class Judge:
         if after is None:
             raise Violation("b", f"{errand.name} deleted an aggregate: {before}")
         key = (after["licenseArn"]["S"], after["account_dimension_hour"]["S"])
-        if before is None:
-            self._committed(errand, key, after, counted.get(key))
-            return
         group = self.books.find(*key)
+        if before is None:
+            if group is not None and group.commit is not None and key not in counted:
+                self._was_put_back(errand, group, after)
+            else:
+                self._committed(errand, key, after, counted.get(key))
+            return
         assert group is not None
         if before.get("quantity") != after.get("quantity"):
             raise Violation("a", f"{errand.name} changed the quantity of a record", group)
         status = after.get("meteringStatus", {}).get("S", "")
         was = before.get("meteringStatus", {}).get("S") if "meteringPending" not in before else None
         if "meteringPending" in after:
+            if after["meteringPending"]["S"] == key[1].rpartition("#")[2] != before["meteringPending"]["S"]:
+                group.log.append(f"{moment(self.kernel.now)} {errand.name}: the record is filed under its hour")
+                return
             raise Violation("b", f"{errand.name} left a record pending that it wrote to", group)
         if was is not None and not (was == "SubmissionExpired" and status in _ANSWERS):
             raise Violation("b", f"{errand.name} wrote {status} over the final state {was} of a record", group)
@@ -224,8 +280,12 @@ class Judge:
                 "a", f"{errand.name} wrote Success with the receipt {receipt}; it is {group.receipt}", group
             )
         self._record_ended(errand, group, status, reason, _quantity(after))
+        refused = status in {"CustomerNotSubscribed", "RejectedClientSide"}
+        if refused and group.put_back and "may have been billed before" not in reason:
+            words = f"{errand.name} was refused what it had put back, and does not say that it may have been billed"
+            raise Violation("c", words, group)
 
-    def _record_ended(
+    def _record_ended(  # noqa: PLR0912  # one branch for each state
         self, errand: Errand, group: GroupBook, status: str, reason: str, quantity: Decimal | None
     ) -> None:
         billed = group.billed[0][1] if group.billed else None
@@ -239,16 +299,50 @@ class Judge:
             if status not in group.answers:
                 raise Violation("c", f"{errand.name} wrote {status}, which the service never said", group)
         elif status == "RejectedClientSide":
-            own = group.direct[-1][2] if group.direct else None
-            if reason not in {own, *group.refusals}:
+            own = group.direct[-1].fault if group.direct else None
+            twin = "MissingLegacyIdentifier" if self._has_a_holder(group) else None
+            if not any(reason.startswith(each) for each in (own, twin, *group.refusals) if each):
                 raise Violation("c", f"{errand.name} rejected a record as {reason}, which nobody said of it", group)
         elif status == "SubmissionExpired":
             self._may_expire(errand, group, self.kernel.now)
-            fault = group.direct[-1][2] if group.direct and group.commit is None else None
+            fault = group.direct[-1].fault if group.direct and group.commit is None else None
             if fault is None:
-                self.on_loss(group, group.direct[-1][0] if group.commit is None else group.commit.at)
+                self.on_loss(group, group.direct[-1].at if group.commit is None else group.commit.at)
+        elif status == "DryRunSubmitted":
+            if errand.mode != "dry-run":
+                raise Violation("b", f"{errand.name} is no dry run, and ended a record as {status}", group)
         else:
             raise Violation("b", f"{errand.name} ended a record as {status!r}, which is no end", group)
+
+    def _has_a_holder(self, group: GroupBook) -> bool:
+        """Whether a twin, which the service takes for the same record, has an aggregate that may be billed."""
+        unbilled = {"CustomerNotSubscribed", "RejectedClientSide", "SubmissionExpired", "DryRunSubmitted"}
+        return any(
+            (twin.commit is not None or twin.direct) and (twin.billed or twin.status not in unbilled)
+            for twin in self.books.twins_of(group)
+        )
+
+    def _was_put_back(self, errand: Errand, group: GroupBook, after: Mapping[str, Any]) -> None:
+        """The aggregate of a commit is there again: pending, as the record that the commit made."""
+        commit, now, bucket = group.commit, self.kernel.now, group.name[3]
+        assert commit is not None
+        group.log.append(f"{moment(now)} {errand.name}: put back with {_quantity(after)}")
+        stored = after.get("usageAllocations")
+        made = _quantity(after), canonical(None if stored is None else _plain(stored))
+        if made != (commit.quantity, commit.allocations):
+            words = f"{errand.name} put back {made}; the commit made {commit.quantity, commit.allocations}"
+            raise Violation("a", words, group)
+        if _text(after, "customerIdentifier") != self.books.identifier_of(group):
+            raise Violation("a", f"{errand.name} put back a record of another customer", group)
+        if _text(after, "meteringPending") != bucket or not group.deleted:
+            raise Violation("b", f"{errand.name} put back an aggregate that nobody had deleted, or not pending", group)
+        counted = [row.now for row in group.rows.values() if row.second in commit.counted]
+        if counted and all(version.gone and version.at < errand.started for version in counted):
+            raise Violation("c", f"{errand.name} put back a record of which no counted row exists any more", group)
+        late = not is_billable(bucket, now) and not is_billable(bucket, now - A_MOMENT)
+        if late and "stood still" not in errand.troubles:
+            raise Violation("f", f"{errand.name} put back {bucket}, which cannot be billed", group)
+        group.status, group.put_back, group.stands_since = None, True, now
 
     def _committed(
         self, errand: Errand, key: tuple[str, str], after: Mapping[str, Any], counted: Mapping[str, Any] | None
@@ -272,10 +366,12 @@ class Judge:
         if sum(stated.values()) != quantity:
             raise Violation("a", f"{errand.name} committed {quantity}; its rows sum to {sum(stated.values())}", group)
         group.commit = Commit(now, read_at[0], errand.name, quantity, due)
+        group.status, group.put_back, group.stands_since = None, False, now
         stored = after.get("usageAllocations")
         if canonical(None if stored is None else _plain(stored)) != group.commit.allocations:
             words = f"{errand.name} committed other allocations than its rows have: {group.commit.allocations}"
             raise Violation("a", words, group)
+        self._as_foretold(errand, group, read_at[1], quantity)
         self._was_due(errand, group, read_at[1], quantity)
 
     def _was_due(self, errand: Errand, group: GroupBook, read_at: float, quantity: Decimal) -> None:
@@ -331,7 +427,7 @@ def _due(
     for row in group.rows.values():
         if row.second is None:
             continue
-        first, last = row.content(read_at[0]), row.content(read_at[1])
+        first, last = (row.content(at, orphans=True) for at in read_at)
         fitting = [found for found in (last, first) if (found[0] if found else None) == stated.get(row.second)]
         if not fitting:
             words = f"{stated.get(row.second)} at second {row.second}, where {first} stood as it was read"
@@ -343,17 +439,11 @@ def _due(
     return due
 
 
-def _completes_the_total(errand: Errand, group: GroupBook) -> None:
-    """Rows beside a seller's own total are its missing part only where they and all counted before add up to it."""
-    licence, *parts = group.name
-    read_at, _ = errand.reads.get((licence, "#".join(parts)), (0.0, 0.0))
-    if any(version.at >= read_at for row in group.rows.values() for version in row.versions):
-        return  # its seller wrote on meanwhile: what was read no longer stands there
-    there = [row.now for row in group.rows.values() if row.now.is_good]
-    found = sum((v.quantity for v in there if v.ended_at is None or v.status == "Aggregated"), Decimal(0))
-    if found not in {quantity for _, quantity, _ in group.direct}:
-        words = f"{errand.name} called rows counted, and with them it is {found}, which is no total of its seller's"
-        raise Violation("c", words, group)
+def _may_be_judged_again(version: Version, group: GroupBook | None, status: str) -> bool:
+    """Whether a final state of a row is none for good: it stands rejected and is good, or its group lost its record."""
+    if version.status == "RejectedClientSide":
+        return version.fault is None and status in {"Aggregated", "LateUsage", "RejectedClientSide"}
+    return version.status == status == "Aggregated" and group is not None and bool(group.deleted)
 
 
 def _plain(typed: Mapping[str, Any]) -> Any:

@@ -8,7 +8,7 @@ disturbed and ends unbilled all the same is a violation; usage that had none is 
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -22,18 +22,20 @@ from tests.simulation.books import (
     closes,
     closes_for_good,
     is_billable,
+    is_hour,
     is_last_call,
+    is_last_visit,
     moment,
     opens,
     start_of,
 )
-from tests.simulation.buyers import Market
+from tests.simulation.buyers import UPDATED, Market
 from tests.simulation.daemon import Daemon, Run, Tick
 from tests.simulation.judge import OURS, Judge, Violation
 from tests.simulation.kernel import Kernel
 from tests.simulation.memory import MemoryDynamoDB, MemoryMarketplace
 from tests.simulation.plan import HOUR, Plan
-from tests.simulation.sellers import AGGREGATED, USAGE
+from tests.simulation.sellers import AGGREGATED, SUBSCRIBERS, USAGE
 
 _IN_HAND = 400.0
 """After so many seconds no message is hidden any more that somebody received and did not delete."""
@@ -113,8 +115,11 @@ class Losses:
         since, until = run.started or 0.0, run.ended or self.kernel.now
         versions = [version for row in group.rows.values() for version in row.versions]
         writes = [at for version in versions for at in (version.at, version.placed_at)]
-        writes += [at for at, _, _ in group.direct]
+        writes += [version.ended_at for version in versions if version.ended_at is not None and not version.ended_by]
+        writes += [total.at for total in group.direct] + group.deleted + [at for at, _ in self.plan.restores]
         if run.result == "failed" and group.commit is not None and since <= group.commit.at <= until:
+            return True
+        if self._may_be_elsewhere(group):
             return True
         spans = [*self.plan.behind]
         spans += [
@@ -125,6 +130,12 @@ class Losses:
         return any(since - _VISIBLE <= at <= until for at in writes) or any(
             start <= until and end >= since for start, end in spans
         )
+
+    def _may_be_elsewhere(self, group: GroupBook) -> bool:
+        """Whether the deployment's Region changed while the hour could be billed: it may belong to the other one."""
+        bucket = group.name[3]
+        edges = [at for span in self.plan.elsewhere for at in span]
+        return any(start_of(bucket) <= at <= closes_for_good(bucket) for at in edges)
 
     def _was_looked_at(self, group: GroupBook, start: float) -> None:
         """Every hour that the system was there in, some tick looks at each hour that can be billed."""
@@ -166,9 +177,7 @@ class Losses:
             return
         seen = start - _VISIBLE
         for group in self.books.by_hour.get(run.bucket, []):
-            submitted = max(
-                [*(at for at, _, _ in group.direct), *([group.commit.at] if group.commit else [])], default=None
-            )
+            submitted = group.stands_since
             if submitted is not None and group.status is None and submitted <= seen:
                 raise Violation("d", f"{run.job} of {run.bucket} is green, and left a record pending", group)
             left = [row for row in group.rows.values() if _is_left(row.now, run.bucket, seen)]
@@ -188,7 +197,9 @@ class Losses:
         if windows is None or windows[0][0] + _VISIBLE >= end:
             return  # the event came too late
         for group in self.books.groups.values():
-            if group.name[:2] != buyer or group.direct or group.fault or group.refusals:
+            if group.name[:2] != buyer or group.direct or group.fault or group.refusals or group.deleted:
+                continue
+            if group.status == "DryRunSubmitted" or self._may_be_elsewhere(group):
                 continue
             if not (is_billable(group.name[3], end - 1) and buyer[1] not in self.market.unsubscribed):
                 continue
@@ -202,6 +213,8 @@ class Losses:
         written = max(version.at, version.placed_at)
         if version is not row.at(end) or written > end - 600 - _VISIBLE:
             return
+        if version.ended_at is not None and version.ended_by is None:
+            return  # another pipeline ended it
         commit = group.commit
         if commit is not None and commit.read_at < version.at:
             return
@@ -267,15 +280,15 @@ class Losses:
             version = row.now
             if version.gone or version.ended_at is not None or version.filed is None:
                 continue
-            due = max(closes_for_good(version.filed), version.at, version.placed_at)
+            closed = closes_for_good(version.filed) if is_hour(version.filed) else 0.0
+            due = max(closed, version.at, version.placed_at)
             if due + _DAY < now:
                 group = self.books.groups.get(row.group) if row.group is not None else None
                 words = f"row {sort_key[-19:]} of {licence[-4:]}, filed under {version.filed},"
                 self._had_no_sweep(version.filed, due, words, group)
         for group in self.books.groups.values():
-            if group.status is None and (group.commit is not None or group.direct):
-                written = group.commit.at if group.commit is not None else group.direct[-1][0]
-                due = max(closes_for_good(group.name[3]), written)
+            if group.status is None and group.stands_since is not None:
+                due = max(closes_for_good(group.name[3]), group.stands_since)
                 if due + _DAY < now:
                     self._had_no_sweep(group.name[3], due, "a record", group)
         self.kernel.schedule(now + HOUR, self._overdue)
@@ -286,7 +299,7 @@ class Losses:
         sweeps = [
             run for run in self.daemon.runs
             if run.whole_sweep is not None and run.asked >= due + _VISIBLE
-            and (run.as_of - start_of(bucket)) // HOUR % 7 == run.shard
+            and (not is_hour(bucket) or (run.as_of - start_of(bucket)) // HOUR % 7 == run.shard)
         ]  # fmt: skip
         undisturbed = next((run for run in sweeps if run.is_undisturbed), None)
         if undisturbed is not None:
@@ -298,11 +311,12 @@ class Losses:
     def at_the_end(self, tables: MemoryDynamoDB) -> dict[str, Decimal]:
         """All is in one final state, and what was used is what became of it; the sums."""
         self._all_final(tables)
-        self._ends_were_heard()
+        self._ends_were_heard(tables)
         sums: Counter[str] = Counter()
         totals: dict[str, Decimal] = {}
         for group in self.books.groups.values():
-            found = self._sums_of_direct(group, tables) if group.direct else self._sums_of(group, tables)
+            stands = group.commit is None and group.total_at(self.kernel.now) is not None
+            found = self._sums_of_direct(group, tables) if stands else self._sums_of(group, tables)
             for name, quantity in found.items():
                 totals[name] = totals.get(name, Decimal(0)) + quantity
                 sums[name] += 1
@@ -311,7 +325,7 @@ class Losses:
             raise Violation("c", f"what was used is not what became of it: {totals}")
         return totals
 
-    def _ends_were_heard(self) -> None:
+    def _ends_were_heard(self, tables: MemoryDynamoDB) -> None:
         """A licence that ended had its flush window, or its events lie where somebody finds them.
 
         So do the messages that are no event.
@@ -320,6 +334,12 @@ class Losses:
             if not self.judge.windows.get(buyer) and not self.market.is_buried(buyer):
                 words = f"the events of {moment(ending.at)} opened no flush window, and no dead-letter queue holds one"
                 raise Violation("e", f"a licence was deprovisioned: {words}")
+        for (licence, account), agreement in self.market.agreements.items():
+            row = tables.item(SUBSCRIBERS, licence, account) or {}
+            found = row.get("agreementId", {}).get("S"), row.get("agreementStatus", {}).get("S")
+            if found != (agreement, "active") and not self.market.is_buried((licence, account), UPDATED):
+                words = f"a license has agreement {agreement[-10:]} now, and its row says {found}"
+                raise Violation("e", f"{words}: the end of the one before is none of it")
         for body in self.market.lost():
             raise Violation("e", f"a message that nobody could read was deleted: {body}")
 
@@ -333,17 +353,20 @@ class Losses:
         commit = group.commit
         if commit is not None:
             sums["used"] += sum((quantity for quantity, _ in commit.counted.values()), Decimal(0))
-            licence, account, dimension, bucket = group.name
-            item = tables.item(AGGREGATED, licence, f"{account}#{dimension}#{bucket}")
-            assert item is not None
-            status = item.get("meteringStatus", {}).get("S", "pending")
-            billed = group.billed[0][1] if group.billed else None
-            if (billed is not None) != (status in ("Success", "DuplicateRecord")) and status != "SubmissionExpired":
-                raise Violation("c", f"the record is {status}, and billed is {billed}", group)
-            add(
-                "billed" if billed is not None else status,
-                billed if billed is not None else Decimal(item["quantity"]["N"]),
-            )
+            item = self._record_of(group, tables)
+            if item is None:
+                self._was_withdrawn(group)
+            status = "withdrawn" if item is None else item.get("meteringStatus", {}).get("S", "pending")
+            is_billed = bool(group.billed) and status != "SubmissionExpired"
+            if is_billed != (status in ("Success", "DuplicateRecord")) and not (group.deleted or group.billed):
+                raise Violation("c", f"the record is {status}, and billed is {group.billed}", group)
+            self._billed_of(group, commit.quantity, status, add)
+        elif group.deleted or group.billed:
+            # Neither aggregate nor commit is left, as after a restore: what was called counted waits for a redrive.
+            orphans = [row.now for row in group.rows.values() if row.now.status == "Aggregated" and not row.now.gone]
+            quantity = sum((version.number or Decimal(0) for version in orphans), Decimal(0))
+            sums["used"] += quantity
+            self._billed_of(group, quantity, "withdrawn", add)
         for sort_key, row in group.rows.items():
             version = row.now
             if not version.is_good:
@@ -354,18 +377,57 @@ class Losses:
             stored = tables.item(USAGE, group.name[0], sort_key)
             if stored is None:
                 raise Violation("c", f"the row {sort_key[-19:]} is gone, and its seller did not delete it", group)
-            sums["used"] += version.quantity
             status = "pending" if "meteringPending" in stored else stored.get("meteringStatus", {}).get("S", "nothing")
+            if status == "Aggregated" and commit is None and group.deleted:
+                continue
+            sums["used"] += version.quantity
             if status == "Aggregated":
                 raise Violation("c", f"the row {sort_key[-19:]} is {status}, and no commit counted it", group)
             add(status, Decimal(stored["quantity"]["N"]))
         return sums
 
+    def _record_of(self, group: GroupBook, tables: MemoryDynamoDB) -> Mapping[str, Any] | None:
+        """Its aggregate; None where somebody deleted it, and nobody put it back."""
+        licence, *parts = group.name
+        item = tables.item(AGGREGATED, licence, "#".join(parts))
+        if (item is None) != (group.stands_since is None):
+            raise Violation("c", f"its record stands there: {item}; by the books: {group.stands_since}", group)
+        return item
+
+    def _billed_of(self, group: GroupBook, quantity: Decimal, status: str, add: Callable[[str, Decimal], None]) -> None:
+        """What a record came to: billed, if anything of it was, and what the bill lacks or has too much."""
+        if not group.billed:
+            add(status, quantity)
+            return
+        billed = group.billed[0][1]
+        add("billed", billed)
+        if billed != quantity:
+            add("billed otherwise", quantity - billed)
+
+    def _was_withdrawn(self, group: GroupBook) -> None:
+        """A committed group's aggregate was deleted and never put back: had its last visit a chance to do so?"""
+        assert self.daemon is not None
+        assert group.commit is not None
+        bucket, since = group.name[3], group.deleted[-1] + _VISIBLE
+        counted = [row.now for row in group.rows.values() if row.second in group.commit.counted]
+        if group.billed or not any(not version.gone for version in counted):
+            return
+        for tick in self.daemon.ticks.get(bucket, []):
+            if tick.at < since or not is_last_visit(bucket, tick.due) or tick.was_running:
+                continue
+            if not tick.asked:
+                words = f"the last look, at {moment(tick.at)}, did not ask for it: {tick.reason}"
+                raise Violation("d", f"a deleted aggregate was not put back, and {words}", group)
+            run = self._undisturbed(tick.run, group)
+            if run is not None and run.ended and is_billable(bucket, run.ended):
+                words = f"the run of {moment(run.started or 0)} was undisturbed: {run.failure}"
+                raise Violation("d", f"a deleted aggregate was not put back, though {words}", group)
+        self.lost.append(Loss(group, group.commit.quantity, "its aggregate was deleted, and no visit was left"))
+
     def _sums_of_direct(self, group: GroupBook, tables: MemoryDynamoDB) -> dict[str, Decimal]:
         """The same of a record that its seller submitted. Raw rows beside it are told of it, and count nowhere."""
-        licence, account, dimension, bucket = group.name
-        item = tables.item(AGGREGATED, licence, f"{account}#{dimension}#{bucket}")
-        _, quantity, fault = group.direct[-1]
+        item, total = self._record_of(group, tables), group.direct[-1]
+        quantity, fault = total.quantity, total.fault
         if item is None:
             raise Violation("c", "a record that its seller submitted is gone", group)
         if fault is not None:
@@ -387,7 +449,8 @@ class Losses:
         for table in (USAGE, AGGREGATED):
             for item in tables.items(table):
                 filed = item.get("meteringPending", {}).get("S")
-                if filed is not None and closes_for_good(filed) + 24 * HOUR < self.kernel.now:
+                closed = closes_for_good(filed) if filed is not None and is_hour(filed) else self.plan.end_of_usage
+                if filed is not None and closed + _DAY < self.kernel.now:
                     raise Violation("b", f"still pending a day after {filed} closed: {_shown(item)}", self._of(item))
                 if filed is None and "meteringStatus" not in item and not item["licenseArn"]["S"].startswith(OURS):
                     raise Violation("b", f"in no state at all: {_shown(item)}", self._of(item))

@@ -124,6 +124,14 @@ class Plan:
         """Whether the system is."""
         return within(self.away, now)
 
+    def mode_at(self, now: float) -> str:
+        """In which mode the deployment is told to be."""
+        return "dry-run" if within(self.dry, now) else "live"
+
+    def region_at(self, now: float) -> str:
+        """In which Region."""
+        return "eu-west-1" if within(self.elsewhere, now) else "us-east-1"
+
     def is_down(self, now: float) -> bool:
         """Whether the metering service is."""
         return within(self.down, now)

@@ -27,6 +27,7 @@ from metering_dagster.metering.aggregation import aggregate
 from metering_dagster.metering.deployment import Deployment
 from metering_dagster.metering.discovery import discover
 from metering_dagster.metering.quota import Quota
+from metering_dagster.metering.shadow import would_bill
 from metering_dagster.metering.submission import Submission, pending_windows, reject_unsendable
 from metering_dagster.metering.ticks import LastRun
 from metering_dagster.metering.windows import Whose
@@ -73,7 +74,7 @@ class _Clients(Clients):
         return self.aws.tables.client(self.wire.around(self.errand, "probe"))
 
     def metering(self) -> Any:
-        return self.aws.marketplace.client(self.wire.around(self.errand, "metering"))
+        return self.aws.marketplace.client(self.wire.around(self.errand, "metering"), self.errand.region)
 
     def sqs(self) -> Any:
         return self.aws.queues.client(self.wire.around(self.errand, "queue"))
@@ -153,6 +154,17 @@ def meter_hour(doing: Doing, bucket: str, memory: Memory) -> None:
     if failure is not None:
         raise failure
     memory.ended, memory.pending_aggregates = doing.deployment.settings.now(), pending[1]
+
+
+def shadow(doing: Doing, bucket: str) -> None:
+    """The job `meter_hour` of a deployment in shadow mode: it tells the ledger what would be billed."""
+    beginning = visit.begin(doing.deployment, bucket, Whose.EVERYBODY)
+    if beginning.closed is None:
+        _discover(doing, beginning.part)
+        doing.entries.clear()
+        doing.before_fold = doing.deployment.kernel.now
+        report = would_bill(doing.deployment.tables, beginning.part, doing.entries.append)
+        _say(doing, [*report.notes, *report.left])
 
 
 def flush(doing: Doing) -> None:

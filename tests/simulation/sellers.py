@@ -3,14 +3,15 @@
 Belongs here: their habits, and the items that they write. Does not: what should become of it (judge).
 """
 
+import json
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 
 from metering_dagster.metering.quantities import Quantities
-from tests.simulation.books import Books, Group, Version, bucket_of, canonical, moment, start_of
+from tests.simulation.books import Books, Group, GroupBook, Row, Total, Version, bucket_of, canonical, moment, start_of
 from tests.simulation.kernel import Kernel
 from tests.simulation.memory import MemoryDynamoDB
 from tests.simulation.plan import HOUR, Plan
@@ -96,8 +97,13 @@ class Shop:
         sort_key: str | None = None,
         allocations: Sequence[Mapping[str, Any]] | None = None,
         instead: Mapping[str, Any] | None = None,
+        stamped: bool = False,
+        ttl: float | None = None,
     ) -> None:
-        """A raw row, whatever stood there; `instead`: attributes that contradict the key."""
+        """A raw row, whatever stood there; `instead`: attributes that contradict the key, or are spelt otherwise.
+
+        `stamped`: it says truly when it was written, as a seller's own clock has it.
+        """
         stamp = timestamp or f"{bucket}:{second // 60:02d}:{second % 60:02d}"
         key = sort_key or f"{buyer.account}#{dimension}#{stamp}"
         where = bucket if filed == "" else filed
@@ -108,6 +114,8 @@ class Shop:
             "dimension": {"S": dimension},
             "timestamp": {"S": stamp},
             "createdAt": {"S": "2026-01-01T00:00:00Z"},
+            **({"updatedAt": {"S": moment(self.kernel.now)}} if stamped else {}),
+            **({"ttl": {"N": str(int(ttl))}} if ttl is not None else {}),
             **(instead or {}),
         }
         if quantity is not None:
@@ -121,6 +129,9 @@ class Shop:
         item = {name: value for name, value in item.items() if value != {"S": ""}}
         counts = Decimal(str(quantity["N"])) if fault is None and quantity is not None else Decimal(0)
         version = Version(self.kernel.now, counts, canonical(allocations), fault, where)
+        if fault not in _FAULTS_OF_KEYS:
+            version.number = _number(quantity)
+        version.stamp = self.kernel.now if stamped else 0.0
         group = None if sort_key else (buyer.licence, buyer.account, dimension, bucket)
         self._write(USAGE, item)
         self.books.wrote(self.kernel.now, (buyer.licence, key), group, None if timestamp else second, version)
@@ -128,7 +139,26 @@ class Shop:
     def delete_row(self, buyer: Buyer, dimension: str, bucket: str, second: int, timestamp: str | None = None) -> None:
         """Delete a raw row, as the seller or TTL does."""
         stamp = timestamp or f"{bucket}:{second // 60:02d}:{second % 60:02d}"
-        key = (buyer.licence, f"{buyer.account}#{dimension}#{stamp}")
+        self.delete((buyer.licence, f"{buyer.account}#{dimension}#{stamp}"))
+
+    def write_again(self, buyer: Buyer, group: Group, row: Row) -> None:
+        """The seller writes a good row again as it was, so that it waits."""
+        version = row.now
+        assert row.second is not None
+        allocations = None
+        if version.allocations:
+            parts = [(json.loads(tags), quantity) for tags, quantity in json.loads(version.allocations)]
+            allocations = [
+                {"AllocatedUsageQuantityAsDecimal": f"{Decimal(quantity):f}",
+                 "Tags": [{"Key": key, "Value": value} for key, value in tags]}
+                for tags, quantity in parts
+            ]  # fmt: skip
+        self.put_row(
+            buyer, group[2], group[3], row.second, {"N": str(version.quantity)}, allocations=allocations
+        )  # fmt: skip
+
+    def delete(self, key: tuple[str, str]) -> None:
+        """Delete the raw row of this key, if there is one."""
         if key not in self.books.rows or self.books.rows[key].now.gone:
             return
         self.is_writing = True
@@ -139,35 +169,102 @@ class Shop:
         row = self.books.rows[key]
         self.books.wrote(self.kernel.now, key, row.group, row.second, Version(self.kernel.now, gone=True))
 
+    def stamp_row(self, key: tuple[str, str], status: str, reason: str) -> None:
+        """Another pipeline ends a row that waits, unconditionally, as the reference does."""
+        version = self.books.rows[key].now
+        if version.gone or version.ended_at is not None:
+            return
+        self.is_writing = True
+        self.client.update_item(
+            TableName=USAGE,
+            Key={"licenseArn": {"S": key[0]}, "customerAWSAccountId_dimension_timestamp": {"S": key[1]}},
+            UpdateExpression="SET meteringStatus = :s, meteringStatusReason = :r REMOVE meteringPending",
+            ExpressionAttributeValues={":s": {"S": status}, ":r": {"S": reason}},
+        )
+        self.is_writing = False
+        version.ended_at, version.status, version.reason = self.kernel.now, status, reason
+        group = self.books.rows[key].group
+        if group is not None:
+            words = f"another pipeline: row {key[1].rpartition('#')[2]} is {status} ({reason})"
+            self.books.group(group).log.append(f"{moment(self.kernel.now)} {words}")
+
+    def delete_aggregate(self, group: Group, who: str) -> bool:
+        """Delete the aggregate of a group, if there is one; whether there was."""
+        book, key = self.books.group(group), _aggregate_key(group)
+        if "Item" not in self.client.get_item(TableName=AGGREGATED, Key=key):
+            return False
+        self.is_writing = True
+        self.client.delete_item(TableName=AGGREGATED, Key=key)
+        self.is_writing = False
+        self.lost(book, self.kernel.now, who)
+        return True
+
+    def lost(self, book: GroupBook, now: float, who: str) -> None:
+        """The aggregate of a group is gone."""
+        book.deleted.append(now)
+        if book.direct and book.direct[-1].until > now:
+            book.direct[-1] = book.direct[-1]._replace(until=now)
+        book.status, book.put_back, book.stands_since = None, False, None
+        book.log.append(f"{moment(now)} {who} deletes the aggregate")
+
     def put_aggregate(
-        self, buyer: Buyer, dimension: str, bucket: str, quantity: Mapping[str, Any] | None, fault: str | None
+        self,
+        buyer: Buyer,
+        dimension: str,
+        bucket: str,
+        quantity: Mapping[str, Any] | None,
+        fault: str | None,
+        *,
+        filed: str | None = None,
+        more: Mapping[str, Any] | None = None,
+        allocations: str = "",
+        who: str = "the seller",
     ) -> None:
         """A finished total, straight into the aggregated table; never over one of the pipeline's."""
         group: Group = (buyer.licence, buyer.account, dimension, bucket)
         book = self.books.group(group)
         if book.commit is not None:
             return
+        now = self.kernel.now
         item: dict[str, Any] = {
-            "licenseArn": {"S": buyer.licence},
-            "account_dimension_hour": {"S": f"{buyer.account}#{dimension}#{bucket}"},
+            **_aggregate_key(group),
             "customerAWSAccountId": {"S": buyer.account},
             "dimension": {"S": dimension},
             "hourBucket": {"S": bucket},
             **({"quantity": dict(quantity)} if quantity is not None else {}),
-            "meteringPending": {"S": bucket},
+            "meteringPending": {"S": filed or bucket},
+            **(more or {}),
         }
         if buyer.identifier:
             item["customerIdentifier"] = {"S": buyer.identifier}
+        item = {name: value for name, value in item.items() if value not in ({"S": ""}, None)}
         self._write(AGGREGATED, item)
         counts = Decimal(str(quantity["N"])) if fault is None and quantity is not None else Decimal(0)
-        book.direct.append((self.kernel.now, counts, fault))
-        book.status = None
-        book.log.append(f"{moment(self.kernel.now)} the seller submits {fault or counts} itself")
+        if book.direct and book.direct[-1].until > now:
+            book.direct[-1] = book.direct[-1]._replace(until=now)
+        book.direct.append(Total(now, counts, fault, allocations, "createdAt" in item, number=_number(quantity)))
+        status = item.get("meteringStatus", {}).get("S")
+        book.status, book.put_back, book.stands_since = status, False, now
+        book.log.append(f"{moment(now)} {who} submits {fault or counts} itself, {status or 'pending'}")
 
     def _write(self, table: str, item: Mapping[str, Any]) -> None:
         self.is_writing = True
         self.client.put_item(TableName=table, Item=dict(item))
         self.is_writing = False
+
+
+_FAULTS_OF_KEYS = frozenset({"MalformedSortKey", "MalformedTimestamp", "SortKeyMismatch", "TimestampInFuture"})
+
+
+def _number(quantity: Mapping[str, Any] | None) -> Decimal | None:
+    """The number that another pipeline reads in a quantity: a text's as well."""
+    text = (quantity or {}).get("N", (quantity or {}).get("S"))
+    return None if text is None else Decimal(str(text))
+
+
+def _aggregate_key(group: Group) -> dict[str, Any]:
+    licence, *parts = group
+    return {"licenseArn": {"S": licence}, "account_dimension_hour": {"S": "#".join(parts)}}
 
 
 def _typed(allocations: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -186,6 +283,8 @@ class Sellers:
 
     def __init__(self, kernel: Kernel, plan: Plan, chance: random.Random, shop: Shop, buyers: Sequence[Buyer]) -> None:
         self.kernel, self.plan, self.chance, self.shop, self.buyers = kernel, plan, chance, shop, buyers
+        self.spelling = random.Random(f"spelling {plan.seed}")
+        """A chance of its own, which moves nothing else that sellers draw."""
 
     def begin(self, ends: Mapping[tuple[str, str], float]) -> None:
         """Plan all usage. `ends`: when a licence is deprovisioned; nothing of it arises after that hour."""
@@ -244,6 +343,8 @@ class Sellers:
             return
         for second in seconds:
             self._row(buyer, dimension, bucket, second, start_of(bucket) + second + chance.uniform(0.5, 20))
+        if self.spelling.random() < self.plan.twins and buyer.identifier:
+            self._twin(buyer, dimension, bucket)
         if self._does("bad", 0.12):
             self._bad(buyer, dimension, bucket)
         if self._does("impossible", 0.03):
@@ -263,8 +364,15 @@ class Sellers:
         if self._does("misfiled", 0.02):
             filed = bucket_of(start + chance.choice((-30, -2, -1, 1, 2, 20)) * HOUR)
 
+        instead, ttl = self._spelt(bucket, second, allocations is None), self._ends_at(bucket)
+        if self.spelling.random() < self.plan.unread:
+            filed = self.spelling.choice(("true", bucket.replace("T", " "), f"{bucket}:00", "2001-01-01T00"))
+
         def write(quantity: str = quantity, filed: str = filed) -> None:
-            self.shop.put_row(buyer, dimension, bucket, second, {"N": quantity}, filed=filed, allocations=allocations)
+            self.shop.put_row(
+                buyer, dimension, bucket, second, {"N": quantity}, filed=filed, allocations=allocations,
+                instead=instead, ttl=ttl,
+            )  # fmt: skip
 
         self._at(written, write)
         if self._does("twice", 0.05):
@@ -277,6 +385,42 @@ class Sellers:
             )
         if self._does("deleted", 0.02):
             self._at(written + self._later(), lambda: self.shop.delete_row(buyer, dimension, bucket, second))
+
+    def _twin(self, buyer: Buyer, dimension: str, bucket: str) -> None:
+        """Usage of the same customer under a key without an account, which the service takes for the same record."""
+        chance, twin = self.spelling, replace(buyer, account="")
+        written = start_of(bucket) + chance.choice((chance.uniform(60, HOUR), chance.uniform(1, 20) * HOUR))
+        quantity = {"N": chance.choice(("5", self._number_of(chance)))}
+        if chance.random() < 0.25:
+            self._at(written + HOUR, lambda: self.shop.put_aggregate(twin, dimension, bucket, quantity, None))
+            return
+        for second in chance.sample(range(3600), chance.choice((1, 2))):
+            self._at(
+                max(written, start_of(bucket) + second + 1),
+                lambda second=second: self.shop.put_row(twin, dimension, bucket, second, quantity),  # type: ignore[misc]
+            )
+
+    def _number_of(self, chance: random.Random) -> str:
+        return str(chance.randint(1, 99))
+
+    def _spelt(self, bucket: str, second: int, plain: bool) -> Mapping[str, Any]:
+        """Attributes that say what the key says, in another form."""
+        chance = self.spelling
+        if chance.random() >= self.plan.odd_rows:
+            return {}
+        at = start_of(bucket) + second
+        stamp = f"{bucket}:{second // 60:02d}:{second % 60:02d}"
+        timestamp = chance.choice((
+            {"S": f"{stamp}Z"}, {"S": f"{stamp}+00:00"}, {"S": f"{stamp}.000Z"}, {"N": str(int(at))},
+            {"N": str(int(at * 1000))}, {"S": "soon"},
+        ))  # fmt: skip
+        return {"timestamp": timestamp, **({"usageAllocations": {"L": []}} if plain and chance.random() < 0.5 else {})}
+
+    def _ends_at(self, bucket: str) -> float | None:
+        """When DynamoDB may delete the row, if ever."""
+        if self.spelling.random() >= self.plan.short_lived:
+            return None
+        return start_of(bucket) + self.spelling.uniform(1, 30) * HOUR
 
     def _later(self) -> float:
         return self.chance.choice((

@@ -13,6 +13,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from tests.simulation.kernel import Kernel, Process
 from tests.simulation.memory import failures
+from tests.simulation.memory.odd_answers import odd
 from tests.simulation.plan import HOUR, Plan, within
 
 ATTEMPTS = {"tables": 3, "probe": 2, "queue": 2, "metering": 1}
@@ -32,6 +33,8 @@ class Errand:
     name: str
     is_run: bool
     started: float
+    mode: str = "live"
+    region: str = "us-east-1"
     troubles: list[str] = field(default_factory=list)
     """What may have kept it from its work: faults that nothing less than another run mends."""
     conflicts: int = 0
@@ -50,6 +53,10 @@ class Observer(Protocol):
 
     def carried_out(self, errand: Errand, kind: str, operation: str, request: Any, answer: Any, error: Any) -> None:
         """A call took effect, or was refused by the service."""
+
+
+class JudgeBrokeError(BaseException):
+    """The judge itself has a fault; no `Exception`, for the product goes on with others where a group raises one."""
 
 
 Call = Callable[..., Any]
@@ -119,6 +126,11 @@ class Wire:
         self._perils(errand)
         self.kernel.sleep(self._answers_after(kind, operation))
         self._perils(errand)
+        is_odd = kind == "metering" and self.plan.odd_answers and self.kernel.now < self.plan.calm_from
+        if is_odd and self.chance.random() < self.plan.odd_answers:
+            self.faults += 1
+            errand.troubles.append("an odd answer")
+            return odd(answer, self.chance)
         return answer
 
     def _in_part(self, errand: Errand, kind: str, operation: str, request: Any, call: Call) -> Any:
@@ -151,13 +163,19 @@ class Wire:
         try:
             answer = call(request)
         except (ClientError, BotoCoreError) as error:
-            self.observer.carried_out(errand, kind, operation, request, None, error)
+            self._tell(errand, kind, operation, request, None, error)
             self.kernel.sleep(self.chance.uniform(0.001, 0.008))
             raise
-        self.observer.carried_out(errand, kind, operation, request, answer, None)
+        self._tell(errand, kind, operation, request, answer, None)
         if kind == "metering" and not answer["UnprocessedRecords"]:
             errand.failed_in_a_row = 0
         return answer
+
+    def _tell(self, errand: Errand, *told: Any) -> None:
+        try:
+            self.observer.carried_out(errand, *told)
+        except Exception as error:
+            raise JudgeBrokeError(f"{type(error).__name__}: {error}") from error
 
     def _stubborn(self) -> float:
         if self.kernel.now >= self.plan.calm_from:

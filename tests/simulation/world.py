@@ -8,7 +8,7 @@ import hashlib
 import random
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any
 from unittest.mock import patch
@@ -20,7 +20,7 @@ from metering_dagster.settings import Mode
 from tests.simulation.books import Books, GroupBook, moment
 from tests.simulation.buyers import QUEUE, Market, some_buyers
 from tests.simulation.calls import Teller
-from tests.simulation.daemon import Daemon
+from tests.simulation.daemon import Daemon, Run
 from tests.simulation.judge import Judge, Violation
 from tests.simulation.kernel import Kernel
 from tests.simulation.losses import Loss, Losses
@@ -30,6 +30,7 @@ from tests.simulation.plan import Plan, draw, within
 from tests.simulation.product_time import simulated
 from tests.simulation.runs import Aws, SimulatedDeployment, SimulatedSettings
 from tests.simulation.sellers import AGGREGATED, SUBSCRIBERS, USAGE, Sellers, Shop
+from tests.simulation.strangers import Strangers
 from tests.simulation.wire import Errand, Wire
 
 _SHAPES = {USAGE: usage_table.SHAPE, AGGREGATED: aggregated_table.SHAPE, SUBSCRIBERS: subscribers_table.SHAPE}
@@ -75,7 +76,7 @@ class World:
         for buyer in self.buyers:
             self.books.secrets |= {buyer.account} | ({buyer.licence} if not buyer.is_legacy else set())
             if buyer.identifier:
-                self.books.identifiers[buyer.licence, buyer.identifier] = buyer.account
+                self.books.identifiers[buyer.licence, buyer.identifier] = [buyer.account, *([""] if plan.twins else [])]
         self._secret = re.compile("|".join(re.escape(each) for each in sorted(self.books.secrets)))
         self.shop = Shop(kernel, self.tables, self.books)
         self.market = Market(kernel, plan, part["market"], self.queues, self.marketplace, self.buyers)
@@ -93,13 +94,28 @@ class World:
             lock_hours=plan.lock, quantities=plan.quantities, product_code=plan.default_product,
             events_queue_url=url_of(QUEUE), clock=kernel.instant,
         )  # fmt: skip
-        self.daemon = Daemon(kernel, plan, part["daemon"], self.deploy, self.says, self.losses.over)
+        self.daemon = Daemon(kernel, plan, part["daemon"], self.deploy, self.says, self._over)
         self.losses.daemon = self.daemon
+        self.strangers = Strangers(
+            kernel, plan, self.shop, self.buyers, self.tables, self.marketplace, self.teller, self.daemon
+        )  # fmt: skip
         self.steps = hashlib.blake2b(digest_size=16)
 
     def deploy(self, errand: Errand) -> SimulatedDeployment:
         """A deployment of its own for whoever has something to do."""
-        return SimulatedDeployment(self.settings, self.aws, self.wire, errand, self.kernel)
+        if errand.is_run and errand.mode != "shadow":
+            errand.mode = self.plan.mode_at(self.kernel.now)
+        errand.region = self.plan.region_at(self.kernel.now)
+        settings = replace(self.settings, mode=Mode(errand.mode))
+        return SimulatedDeployment(settings, self.aws, self.wire, errand, self.kernel)
+
+    def _over(self, run: Run) -> None:
+        """A run has ended by itself."""
+        self.losses.over(run)
+        if run.job == "shadow" and run.doing is not None and run.errand is not None:
+            for entry in run.doing.entries:
+                if entry.outcome == "WouldBill":
+                    self.judge.foretold(run.errand, entry)
 
     def says(self, words: str) -> None:
         """Something was said where it is stored: invariant (g)."""
@@ -125,6 +141,7 @@ class World:
         self.market.begin()
         ends = {buyer: ending.at for buyer, ending in self.market.endings.items()}
         self.sellers.begin(ends)
+        self.strangers.begin(ends)
         self.losses.begin()
         self.daemon.begin()
         self.kernel.run(self.plan.end)

@@ -44,6 +44,21 @@ class MemoryDynamoDB:
         """Tell of each change of this table, at once; what is told is not to be changed."""
         self.tables[table].watchers.append(watcher)
 
+    def remember(self, table: str) -> None:
+        """Keep all that this table held, from now on, so that it can be restored."""
+        self.tables[table].history = []
+
+    def restore(self, table: str, moment: float) -> None:
+        """Let the table be as it was then, as one made from a backup; its indexes show that at once."""
+        restored, now = self.tables[table], self.clock()
+        for key, entry in restored.before(moment).items():
+            restored.replace(key, entry, now, None)
+        restored.description = {**restored.description, "CreationDateTime": datetime.fromtimestamp(now, UTC)}
+
+    def outlived(self, table: str) -> list[Item]:
+        """The items whose `ttl` is over, which DynamoDB deletes at some time after it."""
+        return [item for item in self.items(table) if float(item.get("ttl", {}).get("N", "inf")) < self.clock()]
+
     def items(self, table: str) -> Iterable[Item]:
         """All items as they stand, in no order; they are not to be changed."""
         return self.tables[table].items()
@@ -153,6 +168,7 @@ class DynamoDBClient(MemoryClient):
             "KeySchema": request["KeySchema"],
             "AttributeDefinitions": request["AttributeDefinitions"],
             "BillingModeSummary": {"BillingMode": request.get("BillingMode", "PROVISIONED")},
+            "CreationDateTime": datetime.fromtimestamp(self.tables.clock(), UTC),
             "TableArn": f"arn:aws:dynamodb:{self.meta.region_name}:000000000000:table/{name}",
             **({"GlobalSecondaryIndexes": [{**each, "IndexStatus": "ACTIVE"} for each in indexes]} if indexes else {}),
         }

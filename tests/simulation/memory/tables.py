@@ -168,6 +168,9 @@ class Index:
 class Table:
     """Items by their keys, with the indexes that follow them."""
 
+    history: list[tuple[float, Key, Entry | None]] | None = None
+    """When something changed, and what stood there before, once that is to be kept."""
+
     def __init__(self, name: str, hash_key: str, range_key: str | None, description: Mapping[str, Any]) -> None:
         self.name, self.hash_key, self.range_key = name, hash_key, range_key
         self.keys = (hash_key, range_key) if range_key else (hash_key,)
@@ -228,6 +231,14 @@ class Table:
             for entry in shelf.entries.values():
                 yield entry.item
 
+    def before(self, moment: float) -> dict[Key, Entry | None]:
+        """What stood at this moment wherever something has changed since."""
+        found: dict[Key, Entry | None] = {}
+        for at, key, old in self.history or ():
+            if at > moment:
+                found.setdefault(key, old)
+        return found
+
     def check(self, item: Item, refusal: type[InvalidError]) -> None:
         """What an item says in the keys of the indexes must be fit for a key."""
         for index in self.indexes.values():
@@ -241,6 +252,8 @@ class Table:
                 return
             shelf = self._shelves[key[0]] = Shelf()
         old = shelf.entries.get(key[1])
+        if self.history is not None:
+            self.history.append((now, key, old))
         if new is None:
             shelf.take(key[1])
         else:
