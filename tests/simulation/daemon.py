@@ -383,12 +383,6 @@ class _HourEvidence:
         except MeteringError as error:
             return ticks.Pending(0, 0, str(error))
 
-    def has_commits(self) -> bool:
-        try:
-            return self.deployment.tables.aggregated.has_commits(self.bucket)
-        except MeteringError:
-            return True
-
 
 class _ShardEvidence:
     """As expiry/schedules.py looks it up."""

@@ -168,7 +168,6 @@ class DynamoDBClient(MemoryClient):
             "KeySchema": request["KeySchema"],
             "AttributeDefinitions": request["AttributeDefinitions"],
             "BillingModeSummary": {"BillingMode": request.get("BillingMode", "PROVISIONED")},
-            "CreationDateTime": datetime.fromtimestamp(self.tables.clock(), UTC),
             "TableArn": f"arn:aws:dynamodb:{self.meta.region_name}:000000000000:table/{name}",
             **({"GlobalSecondaryIndexes": [{**each, "IndexStatus": "ACTIVE"} for each in indexes]} if indexes else {}),
         }
