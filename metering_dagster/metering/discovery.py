@@ -12,6 +12,7 @@ from datetime import datetime
 from metering_dagster import hours
 from metering_dagster.metering import telling
 from metering_dagster.metering.aggregation import Aggregation, Tell, ignore, settle_group
+from metering_dagster.metering.isolation import Failures
 from metering_dagster.metering.reasons import RawStatus, Reason
 from metering_dagster.metering.rows import GroupKey, RawRow, RowEnd, account_of, group_of, key_fault
 from metering_dagster.metering.tables import Slice, Tables
@@ -91,11 +92,13 @@ def pending_of(tables: Tables, part: Slice) -> tuple[int, int]:
 def _pending_aggregates(tables: Tables, part: Slice) -> int:
     if part.buyers is None:
         return tables.aggregated.count_pending(part.bucket)
-    return sum(
+    unreadable = Failures()
+    readable = sum(
         part.holds(stored.buyer)
         for licence in part.licences
-        for stored in tables.aggregated.pending(part.bucket, licence)
+        for stored in tables.aggregated.pending(part.bucket, licence, unreadable)
     )
+    return readable + unreadable.total
 
 
 def mend(tables: Tables, bucket: str, odd: Iterable[RawRow], report: Discovery) -> None:

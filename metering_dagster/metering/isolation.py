@@ -75,6 +75,11 @@ class Failures:
                 row.resting = f"not {step}, after {row.length} alike failures in a row: {why}"
         return why
 
+    def skip(self, step: str, items: int = 1) -> None:
+        """Count items that were not tried, for their step is at rest."""
+        with self._lock:
+            self.by_why[self._rows[step].resting] += items
+
     def went_well(self, step: str) -> None:
         """End the row of alike failures of this step: an item went through."""
         with self._lock:

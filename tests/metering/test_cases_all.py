@@ -18,7 +18,9 @@ CASES = {
     "stale_behind_a_gap", "expiry_meets_success",
     "late_license_updated", "agreement_ended_alone", "bad_event_body", "detail_type_suffix",
     "deprovision_in_time", "finaliser_race",
-    "reexecute_from_failure",
+    "reexecute_from_failure", "unreadable_answer", "one_group_raises", "one_license_of_another_product",
+    "first_partial_hour", "region_changed", "legacy_twins", "full_item_billed", "empty_allocations",
+    "table_keeps_the_old_format", "clock_skew",
 }  # fmt: skip
 BILLING = {
     "same_amount_again", "both_tables", "frozen_column", "resource_group_case", "two_subscriptions_one_resource_group",
