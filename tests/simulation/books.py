@@ -83,13 +83,14 @@ class Row:
     def content(self, instant: float, *, orphans: bool = False) -> tuple[Decimal, str] | None:
         """What would have been counted then: a good row that waited, or stood rejected by whomever.
 
-        `orphans`: the group had neither aggregate nor commit, so one that was called counted is counted again.
+        `orphans`: the group lost its aggregate and its commit. So what was called counted is counted again, and
+        all of it is read as another pipeline reads.
         """
         version = self.at(instant)
         if version is None or version.gone:
             return None
         status = version.status_at(instant)
-        if orphans and status == "Aggregated" and version.number is not None:
+        if orphans and status in {None, "Aggregated"} and version.number is not None:
             return version.number, version.allocations
         if not version.is_good or status not in {None, "RejectedClientSide"}:
             return None

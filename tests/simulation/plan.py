@@ -191,7 +191,9 @@ def draw(seed: int) -> Plan:
     return _with_strangers(plan, random.Random(f"strangers {seed}"))
 
 
-DRAWN: frozenset[str] = frozenset({"partial_reads"})
+DRAWN: frozenset[str] = frozenset({
+    "others", "stamps", "odd_rows", "deletions", "restores", "short_lived", "moves", "dry", "shadows", "partial_reads",
+})  # fmt: skip
 """Which of the habits below are drawn: those that the product has rules for."""
 
 
