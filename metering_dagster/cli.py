@@ -11,12 +11,12 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from metering_dagster.errors import MeteringError, SettingsError
-from metering_dagster.settings import read_settings
+from metering_dagster.settings import SettingsWarning, read_settings
 
 if TYPE_CHECKING:
     from metering_dagster.local.demo_ui import Showing
@@ -27,8 +27,10 @@ _OVER = "\r\x1b[K"
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
-def main() -> None:
+@click.pass_context
+def main(context: click.Context) -> None:
     """Meter SaaS usage to AWS Marketplace, hour by hour."""
+    context.with_resource(_warnings_in_words())
     # requirements.lock pins Dagster: which of its features are in beta is no news for whoever runs a command.
     warnings.filterwarnings("ignore", message=r".* is currently in (beta|preview), and may have breaking changes")
 
@@ -182,6 +184,23 @@ def changes(
         for damage in answer.meta.damaged:
             click.echo(f"metering-dagster changes: {damage}", err=True)
     sys.exit(1 if answer.meta.damaged else 0)
+
+
+@contextmanager
+def _warnings_in_words() -> Iterator[None]:
+    """What is warned of settings is for whoever runs a command: without the line of code that noticed it."""
+    before = warnings.formatwarning
+
+    def in_words(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> str:
+        if issubclass(category, SettingsWarning):
+            return f"metering-dagster: {message}\n"
+        return before(message, category, *where, **more)
+
+    warnings.formatwarning = in_words
+    try:
+        yield
+    finally:
+        warnings.formatwarning = before
 
 
 @contextmanager

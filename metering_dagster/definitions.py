@@ -77,7 +77,7 @@ def build_defs(
             marketplace_events_sensor(settings),
             *licence_sensors(settings, flush_deprovisioning, finalize_deprovisioned),
             billing_changes_sensor(settings, refresh_billing_changes, daily(first_hour)),
-            run_failures_sensor(settings),
+            run_failures_sensor(settings, first_hour),
         ],
         resources={
             "metering": Deployment(settings),

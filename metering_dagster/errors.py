@@ -4,11 +4,23 @@ Belongs here: errors that a person reads, each saying what happened, where, what
 Does not: row and group faults, which are states of the tables and no errors; Dagster's own `Failure`.
 """
 
+from metering_dagster.masking import printable
+
 
 class MeteringError(Exception):
-    """The root. `retryable` tells whether the same attempt may succeed a little later."""
+    """The root. `retryable` tells whether the same attempt may succeed a little later.
+
+    Its message is printable, whatever went into it: codes of services, names of files, what a server said.
+    """
 
     retryable = False
+    has_lines = False
+    """Whether line ends in the message are its own."""
+
+    def __str__(self) -> str:
+        """The message, in one line unless it has lines of its own."""
+        said = super().__str__()
+        return "\n".join(map(printable, said.split("\n"))) if self.has_lines else printable(said)
 
 
 class SettingsError(MeteringError):

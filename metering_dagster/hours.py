@@ -65,6 +65,25 @@ def offset_of(hour: datetime, now: datetime) -> int:
     return (floor_hour(now) - floor_hour(hour)) // HOUR
 
 
+def is_named(text: str, now: datetime) -> bool:
+    """Return whether a Query of ours ever names this value of `meteringPending`, as it stands at `now`.
+
+    It must be an hour, not ahead of the current one, and at most 400 days back (domain §3, misfiled rows).
+    """
+    try:
+        return 0 <= offset_of(parse_bucket(text), now) <= OLDEST_OFFSET
+    except ValueError:
+        return False
+
+
+def is_next(hour: datetime, now: datetime) -> bool:
+    """Return whether `hour` is the one that comes after the current one.
+
+    Where a seller's clock is some seconds ahead, its rows name it before it has begun.
+    """
+    return offset_of(hour, now) == -1
+
+
 def month_start(instant: datetime) -> datetime:
     """00:00 UTC on the 1st of the month of `instant`."""
     return floor_hour(instant).replace(day=1, hour=0)

@@ -1,7 +1,10 @@
-"""How buyers' data shows outside the tables and ledgers (domain: secrecy). Pure.
+"""How the data of buyers and sellers shows outside the tables and ledgers (domain: secrecy). Pure.
 
-Belongs here: masking of one value, and of every such value inside a text that somebody else wrote.
-Does not: deciding what is shown where.
+Belongs here: masking of one value, and of every such value inside a text that somebody else wrote; control characters
+and markup in such a text. Does not: deciding what is shown where.
+
+All that others wrote and people read goes through `mask` or `mask_text`, which leave nothing that a terminal, a log or
+a page would act on. Tables, calls and the ledger have it as it was written.
 """
 
 import hashlib
@@ -15,6 +18,8 @@ _ACCOUNT = re.compile(r"(?<![0-9])[0-9]{12}(?![0-9])")
 """Also with letters beside it: what others name may be glued to one."""
 _USER = re.compile(r"(?<=://)(?:[^\s/?#]*|[^\s/]*:\S*)@")
 """Who calls, and with which password, in a URL: up to its last `@`, for that and a `/` may be part of a password."""
+_MARKUP = re.compile(r"[\\`\[\]<|]")
+"""Of Markdown: code, links, pictures, HTML and the cells of a table."""
 _MASKED_LICENCE = re.compile(r"(?i)\blicen[cs]es?[ :=]{1,2}(\*{4}[^\s,;:.)\]]{0,4})")
 
 
@@ -22,7 +27,17 @@ def mask(value: str | None) -> str:
     """`****` and the last four characters; `****` alone up to four; `<none>` if empty."""
     if not value:
         return "<none>"
-    return "****" + (value[-_SHOWN:] if len(value) > _SHOWN else "")
+    return "****" + (printable(value[-_SHOWN:]) if len(value) > _SHOWN else "")
+
+
+def printable(text: str) -> str:
+    r"""Escape what is not meant to be seen: `\x1b` for ESC, `\n` for a line's end, `\u202e` for a change of direction.
+
+    Control and format characters (bidirectional, of no width), surrogates, line and paragraph separators, blanks other
+    than the ordinary one, and what Unicode has not assigned. A printable text stays as it is, so this may be done
+    twice.
+    """
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
 
 
 def digest(*values: str) -> str:
@@ -31,10 +46,25 @@ def digest(*values: str) -> str:
 
 
 def mask_text(text: str) -> str:
-    """The text with every licence ARN, twelve-digit account id, and user of a URL in it masked; for messages of others
-    and for what settings say.
+    """The text with every licence ARN, twelve-digit account id, and user of a URL in it masked, in one printable line;
+    for messages of others and for what settings say.
     """
-    return _ACCOUNT.sub(lambda m: mask(m[0]), _ARN.sub(lambda m: mask(m[0]), _USER.sub("****@", text)))
+    # Escaped last: an escape that ends in digits would run into an account's.
+    return printable(_ACCOUNT.sub(lambda m: mask(m[0]), _ARN.sub(lambda m: mask(m[0]), _USER.sub("****@", text))))
+
+
+def mask_lines(lines: Iterable[str]) -> str:
+    """The lines as one text, each of them masked."""
+    return "\n".join(mask_text(line) for line in lines)
+
+
+def markdown_list(lines: Iterable[str]) -> str:
+    """A list in Markdown with a point for each text; nothing in a text is taken for a link, HTML, code or a cell."""
+    return "\n".join(f"- {_MARKUP.sub(_literal, printable(line))}" for line in lines)
+
+
+def _literal(found: re.Match[str]) -> str:
+    return f"\\{found[0]}"
 
 
 def mask_names(text: str, names: Iterable[str]) -> str:

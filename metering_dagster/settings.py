@@ -8,7 +8,8 @@ that needs it, naming all that are missing.
 """
 
 import re
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -16,10 +17,12 @@ from ipaddress import ip_address
 from typing import TypeVar
 from urllib.parse import SplitResult, urlsplit
 
+from metering_dagster.cron import ticks_every_hour
 from metering_dagster.errors import SettingsError
 from metering_dagster.hours import clamp_lock
 from metering_dagster.masking import mask_text
 from metering_dagster.metering.quantities import Quantities
+from metering_dagster.setting_names import is_of_kubernetes, is_ours, meant
 
 T = TypeVar("T")
 E = TypeVar("E", bound=StrEnum)
@@ -27,6 +30,14 @@ _SHOWN = 120
 """Characters of a malformed value that its message repeats."""
 _FIRST_YEAR = 2000
 """Of a frozen clock: in the calendar's first hours there are no 23 offsets."""
+_NOT_YET = ("METERING_FIRST_HOUR", "METERING_KEY_PREFIX", "METERING_LATE_USAGE")
+"""Reserved names without a meaning yet. Whoever sets one expects it to decide what is billed, or whose items are."""
+_OF_TESTS = ("BILLING_TEST_DATABASE_URL",)
+"""Names beside which nothing is mistyped: only this project's tests read them."""
+
+
+class SettingsWarning(UserWarning):
+    """A name in the environment that looks like a setting and is none."""
 
 
 class Mode(StrEnum):
@@ -122,10 +133,16 @@ class Settings:
 
 
 def read_settings(environment: Mapping[str, str]) -> Settings:
-    """Read and check the environment; an empty value counts as not set. All that is malformed is named at once."""
+    """Read and check the environment; an empty value counts as not set. All that is malformed is named at once.
+
+    Raises `SettingsError` also for a name that is close to a setting's. Issues a `SettingsWarning` for each other name
+    that begins as ours do and is unknown.
+    """
     faults: list[str] = []
+    known = {*_NOT_YET, *_OF_TESTS}
 
     def read(name: str, parse: Callable[[str], T], default: T, show: Callable[[str], str] = shown_value) -> T:
+        known.add(name)
         text = environment.get(name, "").strip()
         if not text:
             return default
@@ -166,15 +183,44 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
     )
     if settings.frozen_now is not None:
         faults += _frozen_clock_faults(settings)
+    faults += _check_names(environment, known)
     if faults:
         raise SettingsError(f"Malformed settings, nothing was read or written: {'; '.join(faults)}.")
     return settings
 
 
+def _check_names(environment: Mapping[str, str], known: Collection[str]) -> list[str]:
+    """What is wrong with the names that are set beside the known ones; warns of those that are unknown and ours."""
+    is_set = {name: value.strip() for name, value in environment.items() if value.strip()}
+    faults = [
+        f"{name} is set, and this version does not implement it: unset it, or run the version that does"
+        for name in _NOT_YET
+        if name in is_set
+    ]
+    for name, value in sorted(is_set.items()):
+        if name in known or is_of_kubernetes(name, value):
+            continue
+        other = meant(name, known)
+        if other is not None:
+            faults.append(f"{_shown_name(name)} is no setting; {other} is: correct the name, or choose another one")
+        elif is_ours(name):
+            warnings.warn(
+                f"{_shown_name(name)} is set and is no setting of this version. It was ignored. "
+                "docs/settings.md names them all.",
+                SettingsWarning,
+                stacklevel=3,
+            )
+    return faults
+
+
+def _shown_name(name: str) -> str:
+    return shown_value(name)[1:-1] if name.isidentifier() else shown_value(name)
+
+
 def shown_value(text: str) -> str:
     """A value as a message repeats it: quoted, masked, cut short."""
     shown = mask_text(text)
-    return repr(shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}…")
+    return f"'{shown}'" if len(shown) <= _SHOWN else f"'{shown[:_SHOWN]}…'"
 
 
 def _printable(text: str) -> str:
@@ -222,7 +268,8 @@ _DATABASES = ("mysql", "mysql+pymysql", "mariadb", "mariadb+pymysql", "sqlite", 
 
 
 def _database_url(text: str) -> str:
-    if text.partition("://")[0] not in _DATABASES or "://" not in text:
+    scheme, found, place = text.partition("://")
+    if not found or scheme not in _DATABASES or (scheme.startswith("sqlite") and not place.startswith("//")):
         raise ValueError("must be mysql+pymysql://USER:PASSWORD@HOST:PORT/DATABASE or sqlite:////absolute/path")
     return text
 
@@ -232,6 +279,11 @@ def _place(text: str) -> str:
     has_scheme = "://" in text or re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", text)
     if has_scheme and not re.fullmatch(r"s3://[^/?#@:\s]+(/[^?#]*)?", text):
         raise ValueError("must be a folder or s3://BUCKET/PREFIX, with no user and no options")
+    if not has_scheme and not text.startswith("/"):
+        raise ValueError(
+            "must be a folder or s3://BUCKET/PREFIX, the folder from the root on, such as /var/lib/metering: "
+            "each process has a working directory of its own"
+        )
     return text
 
 
@@ -242,9 +294,15 @@ def _queue_url(text: str) -> str:
 
 
 def _cron(text: str) -> str:
-    # Its five fields; what is in them is checked by Dagster, as soon as the schedules are made.
-    if not re.fullmatch(r"[0-9*,/-]+( +[0-9A-Za-z*,/-]+){4}", text):
-        raise ValueError("must be a cron expression of five fields, such as 0 * * * *")
+    try:
+        is_hourly = ticks_every_hour(text)
+    except ValueError:
+        raise ValueError("must be a cron expression of five fields, such as 0 * * * *") from None
+    if not is_hourly:
+        raise ValueError(
+            "must tick at least once in every hour of every day, such as 7 * * * * or */5 * * * *: "
+            "usage of the hours between would be lost"
+        )
     return text
 
 

@@ -4,7 +4,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metering_dagster.masking import digest, licence_in, mask, mask_text
+from metering_dagster.errors import MeteringError
+from metering_dagster.masking import (
+    digest,
+    licence_in,
+    markdown_list,
+    mask,
+    mask_lines,
+    mask_names,
+    mask_text,
+    printable,
+)
 
 ACCOUNT = "210987654321"
 
@@ -73,3 +83,41 @@ def test_the_licence_that_a_text_names(text, named):
 )
 def test_an_account_glued_to_letters_is_masked(text):
     assert "444455556666" not in mask_text(text)
+
+
+@pytest.mark.parametrize(("char", "shown"), [
+    ("\x1b", r"\x1b"), ("\x07", r"\x07"), ("\r", r"\r"), ("\n", r"\n"), ("\t", r"\t"), ("\x00", r"\x00"),
+    ("\x7f", r"\x7f"), ("\x9b", r"\x9b"), ("\u200b", r"\u200b"), ("\u202e", r"\u202e"), ("\u2066", r"\u2066"),
+    ("\ufeff", r"\ufeff"), ("\u2028", r"\u2028"), ("\xa0", r"\xa0"), ("\ud800", r"\ud800"),
+    ("\U000e0041", r"\U000e0041"), ("é", "é"), ("日", "日"), ("#", "#"), ("|", "|"), (" ", " "), ("\\", "\\"),
+])  # fmt: skip
+def test_a_character_that_is_not_meant_to_be_seen_is_escaped(char, shown):
+    assert printable(f"a{char}b") == f"a{shown}b"
+    assert mask_text(f"a{char}b") == f"a{shown}b"
+    assert mask_names(f"a{char}b", ["nobody"]) == f"a{shown}b"
+    assert mask(f"123456a{char}b") == f"****6a{shown}b"
+    assert str(MeteringError(f"a{char}b")) == f"a{shown}b"
+
+
+@given(st.text())
+def test_what_is_shown_is_printable_and_stays_so(text):
+    for shown in (printable(text), mask(text), mask_text(text), str(MeteringError(text))):
+        assert shown.isprintable()
+        assert printable(shown) == shown
+
+
+@given(st.text(alphabet="\x00\x1b\n\u202e1"))
+def test_an_escape_before_an_account_hides_it_from_no_mask(before):
+    assert ACCOUNT not in mask_text(f"{before}\x00{ACCOUNT}\x1b")
+
+
+def test_lines_stay_lines_where_they_are_ours():
+    assert mask_lines(["a\nb", f"of {ACCOUNT}"]) == "a\\nb\nof ****4321"
+
+
+def test_a_list_in_markdown_holds_no_markup_of_others():
+    told = ["![x](https://e.example/t.png)", "<script>", "a|b", "`c`", "next\n# heading", "****4321"]
+    assert markdown_list(told).splitlines() == [
+        r"- !\[x\](https://e.example/t.png)", r"- \<script>", r"- a\|b", r"- \`c\`", r"- next\\n# heading",
+        "- ****4321",
+    ]  # fmt: skip

@@ -1,12 +1,15 @@
 """The environment: what is missing is named by the run, what is malformed by the loading, all of it at once."""
 
+import os
+import subprocess
+import sys
 from datetime import UTC, datetime
 
 import pytest
 
 from metering_dagster.errors import SettingsError
 from metering_dagster.metering.quantities import Quantities
-from metering_dagster.settings import Mode, Settings, is_loopback, read_settings
+from metering_dagster.settings import Mode, Settings, SettingsWarning, is_loopback, read_settings
 
 TABLES = {"USAGE_TABLE": "usage", "AGGREGATED_USAGE_TABLE": "aggregated", "SUBSCRIBERS_TABLE": "subscribers"}
 TOPIC = "arn:aws:sns:eu-west-1:123412341234:alerts"
@@ -101,7 +104,20 @@ def test_the_keys_in_a_places_uri_are_refused_and_not_repeated():
     assert "s3cr3t" not in str(error.value)
 
 
-@pytest.mark.parametrize("uri", ["s3://bucket", "s3://bucket/", "s3://my.bucket/a/b c", "/a/b", "a/b", "./s3", "a:b"])
+@pytest.mark.parametrize("name", ["METERING_LEDGER_URI", "BILLING_CHANGES_URI"])
+@pytest.mark.parametrize("uri", ["a/b", "./s3", "a:b", "..", "~/ledger", ".metering/ledger"])
+def test_a_place_that_hangs_on_a_working_directory_is_refused(name, uri):
+    with pytest.raises(SettingsError, match=f"{name}=.*from the root on.*each process has a working directory"):
+        read_settings({name: uri})
+
+
+@pytest.mark.parametrize("url", ["sqlite:///billing.db", "sqlite:///./b.db", "sqlite+pysqlite:///b.db", "sqlite://"])
+def test_a_database_file_that_hangs_on_a_working_directory_is_refused(url):
+    with pytest.raises(SettingsError, match=r"BILLING_DATABASE_URL=.*sqlite:////absolute/path"):
+        read_settings({"BILLING_DATABASE_URL": url})
+
+
+@pytest.mark.parametrize("uri", ["s3://bucket", "s3://bucket/", "s3://my.bucket/a/b c", "/a/b", "/a:b"])
 def test_a_place_is_taken_as_it_is(uri):
     assert read_settings({"METERING_LEDGER_URI": uri}).ledger_uri == uri
 
@@ -243,3 +259,93 @@ def test_the_billing_databases_password_is_never_printed():
         read_settings({"BILLING_DATABASE_URL": url})
     assert "hush" not in str(refused.value)
     assert "hush" not in repr(read_settings({"BILLING_DATABASE_URL": url.replace("postgresql", "mysql")}))
+
+
+@pytest.mark.case("slow_cron")
+@pytest.mark.parametrize("cron", [
+    "30 5 * * *", "0 9-17 * * *", "0 */2 * * *", "0 * 1 * *", "0 * * * 1-5", "0 * * 1-11 *", "0 * */2 * *",
+    "0 0-22 * * *", "0 * 1-30 * *", "0 * * feb *", "0 * * * mon-sat", "0 * 1-31 * */2",
+])  # fmt: skip
+def test_a_cron_slower_than_hourly_is_refused(cron):
+    with pytest.raises(SettingsError, match=r"METERING_CRON=.*must tick at least once in every hour of every day"):
+        read_settings({"METERING_CRON": cron})
+
+
+@pytest.mark.parametrize("cron", [
+    "0 * * * *", "*/5 * * * *", "7 * * * *", "* * * * *", "1,31 * * * *", "0 0-23 1-31 1-12 0-6", "0 */1 * * *",
+    "5 0-11,12-23 * * *", "0 * * jan-dec sun-sat", "0 * * * 1-7", "0 * 1-31 * 1-5", "0 22-21 * * *",
+])  # fmt: skip
+def test_a_cron_of_every_hour_is_taken_as_it_is(cron):
+    assert read_settings({"METERING_CRON": cron}).cron == cron
+
+
+@pytest.mark.parametrize(
+    "cron", ["@daily", "@hourly", "* * * * * *", "60 * * * *", "0 24 * * *", "h * * * *", "*-5 * * * *"]
+)
+def test_a_cron_that_is_none_is_refused(cron):
+    with pytest.raises(SettingsError, match=r"METERING_CRON=.*must be a cron expression of five fields"):
+        read_settings({"METERING_CRON": cron})
+
+
+@pytest.mark.parametrize(("name", "meant"), [
+    ("METERING_LOCK_HOUR", "METERING_LOCK_HOURS"), ("METERING_LOCKHOURS", "METERING_LOCK_HOURS"),
+    ("METERING_HOURS_LOCK", "METERING_LOCK_HOURS"), ("METERING_QUANTITY", "METERING_QUANTITIES"),
+    ("METERING_LEDGER_URL", "METERING_LEDGER_URI"), ("METERING_MDOE", "METERING_MODE"),
+    ("METERING_FLUSH_SECOND", "METERING_FLUSH_SECONDS"), ("metering_mode", "METERING_MODE"),
+    ("BILLING_DATABASE_URI", "BILLING_DATABASE_URL"), ("METERING_DATABASE_URL", "BILLING_DATABASE_URL"),
+    ("BILLING_LEDGER_URI", "METERING_LEDGER_URI"), ("METRING_LOCK_HOURS", "METERING_LOCK_HOURS"),
+    ("METERING_LATEUSAGE", "METERING_LATE_USAGE"), ("BILLING_HORIZON_DAY", "BILLING_HORIZON_DAYS"),
+])  # fmt: skip
+def test_a_name_that_is_close_to_a_setting_is_refused_and_its_value_not_repeated(name, meant):
+    with pytest.raises(SettingsError, match=f"{name} is no setting; {meant} is") as refused:
+        read_settings({name: "s3cr3t", "METERING_LOCK_HOURS": "x"})
+    assert "METERING_LOCK_HOURS='x'" in str(refused.value)
+    assert "s3cr3t" not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["METERING_OWNER", "BILLING_API_KEY", "METERING_X", "METERING_EXECUTOR"])
+def test_another_unknown_name_is_warned_of_and_its_value_not_repeated(name):
+    with pytest.warns(SettingsWarning, match=f"{name} is set and is no setting of this version") as warned:
+        assert read_settings({name: "s3cr3t"}) == Settings()
+    assert [str(warning.message).count("s3cr3t") for warning in warned] == [0]
+
+
+@pytest.mark.parametrize(("name", "value"), [
+    ("METERING_LOCK_HOUR", " "), ("BILLING_TEST_DATABASE_URL", "mysql://h/d"), ("OWNER_MODE", "x"), ("MODE", "x"),
+    ("METERINGS", "x"), ("METERING_UI_SERVICE_HOST", "10.0.0.7"), ("METERING_UI_SERVICE_PORT_HTTP", "80"),
+    ("METERING_UI_PORT", "tcp://10.0.0.7:80"), ("BILLING_DATABASE_PORT_3306_TCP_ADDR", "10.0.0.8"),
+    ("AWS_REGIONS", "x"),
+])  # fmt: skip
+def test_other_names_are_nobodys_business(name, value):
+    assert read_settings({name: value}) == Settings()
+
+
+@pytest.mark.parametrize("name", ["METERING_LATE_USAGE", "METERING_KEY_PREFIX", "METERING_FIRST_HOUR"])
+def test_a_name_whose_meaning_is_to_come_is_refused(name):
+    with pytest.raises(SettingsError, match=f"{name} is set, and this version does not implement it"):
+        read_settings({name: "carry"})
+
+
+def loaded(*command: str) -> subprocess.CompletedProcess[str]:
+    """A process of its own with an unknown name in its environment, with Python's usual filters of warnings."""
+    ours = {name: value for name, value in os.environ.items() if not name.startswith(("METERING_", "BILLING_"))}
+    return subprocess.run(
+        [sys.executable, *command], env=ours | {"METERING_OWNER": "s3cr3t"}, capture_output=True, text=True, check=False
+    )
+
+
+def test_definitions_load_beside_an_unknown_name_and_say_so_once():
+    done = loaded("-c", "from metering_dagster.definitions import defs; print(len(defs.schedules))")
+    assert done.stderr.count("SettingsWarning: METERING_OWNER is set and is no setting of this version") == 1
+    assert int(done.stdout) > 23
+    assert "s3cr3t" not in done.stderr
+
+
+def test_a_command_says_it_in_words_alone():
+    done = loaded("-m", "metering_dagster.cli", "status")
+    assert (done.stdout, done.returncode) == ("", 2)
+    assert done.stderr.splitlines()[0] == (
+        "metering-dagster: METERING_OWNER is set and is no setting of this version. It was ignored. "
+        "docs/settings.md names them all."
+    )
+    assert "Not set: USAGE_TABLE" in done.stderr

@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from itertools import pairwise
 
-from metering_dagster.billing.cells import Amounts, Cell, Claims, Piece, Signal, cells_of
+from metering_dagster.billing.cells import EARLIEST_STAMP, Amounts, Cell, Claims, Oddity, Piece, Signal, cells_of
 from metering_dagster.errors import FeedRefusedError
 
 LONGEST_HORIZON = timedelta(days=92)
 """Days older than that are never looked at (domain)."""
 _EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)
 _SHOWN = 60
+_MOST_DECIMALS = 6
 _UNTOUCHED = "Nothing was read."
 
 ALWAYS_UNSEEN = (
@@ -197,18 +198,27 @@ class Question:
         """
         return max(self.first_day_then, min(self.first_day, self.now.date() - LONGEST_HORIZON))
 
-    def start(self, *, whole_seconds: bool) -> datetime:
-        """From which stamp on to read, itself included; a column without fractions is read from the full second on."""
-        return self.since.replace(microsecond=0) if whole_seconds else self.since
+    def start(self, decimals: int) -> datetime:
+        """Return from which stamp on to read, itself included, in a column that keeps so many decimals of a second.
+
+        Such a column may hold less than the ingest's stamp: .123 where that was .123100.
+        """
+        tick = 10 ** (_MOST_DECIMALS - decimals)
+        return self.since.replace(microsecond=self.since.microsecond // tick * tick)
 
 
 def answer_since(
-    question: Question, overlap: timedelta, pieces: Iterable[Piece], claims: Claims, unstamped: Mapping[date, int]
+    question: Question,
+    overlap: timedelta,
+    pieces: Iterable[Piece],
+    claims: Claims,
+    odd: Mapping[Oddity, Mapping[date, int]],
 ) -> Answer:
     """The cells with a stamp from `since` on, itself included.
 
-    `pieces`: the rows with such stamps, of days from `question.read_from` on. `unstamped`: how many rows without a
-    stamp there are, by day, within the horizon. `overlap`: for how long an ingest's transaction may be open.
+    `pieces`: the rows with such stamps, of days from `question.read_from` on. `odd`: how many rows within the horizon
+    have a stamp that tells nothing, or lies ahead of the clock by more than the overlap, by day. `overlap`: for how
+    long an ingest's transaction may be open.
     """
     cells = cells_of(pieces, claims)
     inside = [cell for cell in cells.values() if cell.day >= question.first_day]
@@ -223,7 +233,7 @@ def answer_since(
         detects=_detects(question),
         does_not_detect=_does_not_detect(question, overlap, complete_until, claims),
         complete_until=complete_until,
-        repull_by_hand=_repulls(question, {day for day, _ in cells if day < question.first_day}, unstamped),
+        repull_by_hand=_repulls(question, {day for day, _ in cells if day < question.first_day}, odd),
         read_at=question.now,
     ))  # fmt: skip
 
@@ -265,15 +275,28 @@ def _does_not_detect(
         f"rows stamped before {instant_text(question.since)}, even if they were committed later: the complete_until "
         f"of an answer, asked for as the next since, leaves {minutes} minutes for that",
         f"ingests that are not committed yet: ask again with since={instant_text(complete_until)}",
-        f"a transaction that stays open for longer than {minutes} minutes after its stamp",
+        f"a transaction that stays open for longer than {minutes} minutes after its stamp, or reaches a replica later",
+        f"ingests of a writer whose stamps are behind UTC by more than {minutes} minutes, such as local time west of "
+        "Greenwich or a clock that is slow: stamps must be in UTC",
         "cells that were deleted",
-        "rows without a stamp (NULL)",
+        "rows without a stamp (NULL, or a zero date)",
         "cells of a subscription that was added or changed since, if their rows were ingested before",
         *ALWAYS_UNSEEN,
     )
 
 
-def _repulls(question: Question, moved: Collection[date], unstamped: Mapping[date, int]) -> tuple[Repull, ...]:
+_ODD = {
+    Oddity.MISSING: "no stamp: nothing tells of a new ingest",
+    Oddity.EARLY: f"a stamp before {EARLIEST_STAMP:%Y}, which is none of an ingest: nothing tells of a new one",
+    Oddity.AHEAD: "a stamp far ahead of the database's clock: until that has passed it, every answer has their cells, "
+    "ingested again or not",
+}
+"""Why rows with such stamps are better pulled by hand."""
+
+
+def _repulls(
+    question: Question, moved: Collection[date], odd: Mapping[Oddity, Mapping[date, int]]
+) -> tuple[Repull, ...]:
     """Days that a careful consumer re-pulls beside the rows."""
     found = []
     if question.first_day_then < question.read_from:
@@ -283,10 +306,11 @@ def _repulls(question: Question, moved: Collection[date], unstamped: Mapping[dat
         ))  # fmt: skip
     found += [Repull(first, last, "they were ingested again, and have left the horizon since then")
               for first, last in day_ranges(moved)]  # fmt: skip
-    for first, last in day_ranges(unstamped):
-        rows = sum(count for day, count in unstamped.items() if first <= day <= last)
-        have = "1 row has" if rows == 1 else f"{rows} rows have"
-        found.append(Repull(first, last, f"{have} no stamp: nothing tells of a new ingest"))
+    for kind, counts in odd.items():
+        for first, last in day_ranges(counts):
+            rows = sum(count for day, count in counts.items() if first <= day <= last)
+            have = "1 row has" if rows == 1 else f"{rows} rows have"
+            found.append(Repull(first, last, f"{have} {_ODD[kind]}"))
     return tuple(found)
 
 

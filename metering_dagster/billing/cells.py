@@ -12,6 +12,8 @@ from decimal import Decimal
 from enum import StrEnum
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+EARLIEST_STAMP = datetime(2000, 1, 1, tzinfo=UTC)
+"""No row of cloud costs was ingested before: an earlier stamp stands for none, such as 1970-01-01 00:00:01."""
 _MICROSECOND = timedelta(microseconds=1)
 Amounts = tuple[tuple[str, Decimal], ...]
 """Sums by currency, ordered by currency: amounts of different currencies are never added."""
@@ -22,6 +24,17 @@ class Signal(StrEnum):
 
     DAILY = "billing_daily.fetched_at"
     FACTS = "cost_facts.updated_at"
+
+
+class Oddity(StrEnum):
+    """What keeps a stamp from telling when its row was ingested."""
+
+    MISSING = "missing"
+    """NULL, or a zero date of MySQL's, `0000-00-00 00:00:00`."""
+    EARLY = "early"
+    """Before `EARLIEST_STAMP`."""
+    AHEAD = "ahead"
+    """Later than the database's clock."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +77,7 @@ class Side:
 
     rows: int
     unstamped: int = 0
-    """Rows without a stamp (NULL): nothing tells when they were ingested."""
+    """Rows without a stamp (NULL, or a zero date): nothing tells when they were ingested."""
     newest: datetime | None = None
     """The latest stamp, in UTC, to the microsecond; None where no row has one."""
     stamps: int = 0

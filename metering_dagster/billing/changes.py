@@ -15,22 +15,27 @@ from sqlalchemy import (
     Column,
     ColumnElement,
     Connection,
+    Label,
     RowMapping,
     Select,
     Table,
     and_,
+    case,
     func,
     literal,
     or_,
     select,
     tuple_,
 )
+from sqlalchemy.exc import DBAPIError
 
 from metering_dagster.billing import shape
 from metering_dagster.billing.cells import (
+    EARLIEST_STAMP,
     Amounts,
     Claims,
     Group,
+    Oddity,
     Piece,
     Side,
     Signal,
@@ -40,8 +45,9 @@ from metering_dagster.billing.cells import (
     key_of,
 )
 from metering_dagster.billing.rectangles import rectangles
-from metering_dagster.billing.sql import added_amounts, added_stamps, spelling
+from metering_dagster.billing.sql import added_amounts, added_stamps, real_stamp, spelling, took_too_long
 from metering_dagster.billing.tables import DAILY, FACTS, STAMPS, SUBSCRIPTIONS, Since
+from metering_dagster.billing.watermark import PollTooSlowError
 from metering_dagster.chunks import chunked
 
 CHUNK = 100
@@ -68,15 +74,17 @@ class OddStamp:
     owner: Tenant | Group
     rows: int
     newest: datetime | None
-    """The latest one, ahead of the database's clock; None: they have no stamp at all."""
+    """The latest one; None: they have no stamp at all."""
+    kind: Oddity
 
 
 @dataclass(frozen=True)
 class OddStamps:
-    """The rows of a day whose stamps are NULL, or ahead of the database's clock."""
+    """The rows of a day without a stamp, with one from before any ingest, or with one ahead of the database's clock."""
 
     unstamped: int = 0
     future: int = 0
+    early: int = 0
     examples: Sequence[OddStamp] = ()
 
 
@@ -115,18 +123,31 @@ class Reading:
             for found in self._rows(query.where(c.enabled.is_(True)))
         )
 
-    def pieces_since(self, starts: Mapping[Signal, datetime], first_day: date) -> list[Piece]:
+    def pieces_since(
+        self, starts: Mapping[Signal, datetime], first_day: date, ends: Mapping[Signal, datetime] | None = None
+    ) -> list[Piece]:
         """What carries a stamp at or after its table's start, of `first_day` and later, whoever claims it.
 
-        One query a table, along the index of its stamps. Of the facts each group of rows is a piece of its tenant and,
-        if it has a resource group, one of that group.
+        A table that has one of the `ends` is read up to that stamp, itself excluded. One query a table, along the index
+        of its stamps. Of the facts each group of rows is a piece of its tenant and, if it has a resource group, one of
+        that group. Raises `PollTooSlowError` where a query runs into its time-out.
         """
         pieces: list[Piece] = []
         for signal, start in starts.items():
-            stamp = STAMPS[signal]
-            bounds = (stamp >= literal(_naive(start), Since()), stamp.table.c.date >= first_day)
+            stamp, end = STAMPS[signal], (ends or {}).get(signal)
+            if end is not None and end <= start:
+                continue
+            bounds = [_at_least(stamp, start), stamp.table.c.date >= first_day]
+            if end is not None:
+                bounds.append(stamp < literal(_naive(end), Since()))
             owner = _spelt(*_owner_columns(stamp.table))
-            for found in self._rows(_content(signal, owner, amounts=False).where(*bounds)):
+            try:
+                rows = self._rows(_content(signal, owner, amounts=False).where(*bounds))
+            except DBAPIError as error:
+                if took_too_long(error):
+                    raise PollTooSlowError(signal) from None
+                raise
+            for found in rows:
                 pieces += _pieces(signal, found)
         return pieces
 
@@ -165,33 +186,45 @@ class Reading:
         return {day: digest(str(one) for one in all_sums) for day, all_sums in sorted(sums.items())}
 
     def odd_stamps(self, day: date) -> OddStamps:
-        """The rows of a day, whoever claims them, that have no stamp, or one ahead of the database's clock."""
+        """The rows of a day, whoever claims them, whose stamps do not tell when they were ingested."""
         odd: list[OddStamp] = []
         for signal, stamp in STAMPS.items():
-            columns = _spelt(*_owner_columns(stamp.table))
-            is_odd = or_(stamp.is_(None), stamp > literal(_naive(self.now), Since()))
-            query = select(*columns, func.count().label("number"), func.max(stamp).label("newest"))
-            query = query.where(is_odd, stamp.table.c.date == day).group_by(*columns, stamp.is_(None))
+            columns, kind = _spelt(*_owner_columns(stamp.table)), _oddity(stamp)
+            query = select(*columns, kind, func.count().label("number"), func.max(real_stamp(stamp)).label("newest"))
+            query = query.where(_is_odd(stamp, self.now), stamp.table.c.date == day)
             odd += [
-                OddStamp(signal, _owners(found)[-1], int(found["number"]), _instant(found["newest"]))
-                for found in self._rows(query)
+                OddStamp(
+                    signal,
+                    _owners(found)[-1],
+                    int(found["number"]),
+                    _instant(found["newest"]),
+                    Oddity(found[kind.name]),
+                )
+                for found in self._rows(_grouped_by(query, *columns, kind))
             ]
-        odd.sort(key=lambda one: (-one.rows, one.signal, repr(one.owner)))
+        odd.sort(key=lambda one: (-one.rows, one.signal, repr(one.owner), one.kind))
+        counts = {kind: sum(one.rows for one in odd if one.kind is kind) for kind in Oddity}
         return OddStamps(
-            unstamped=sum(one.rows for one in odd if one.newest is None),
-            future=sum(one.rows for one in odd if one.newest is not None),
+            unstamped=counts[Oddity.MISSING],
+            future=counts[Oddity.AHEAD],
+            early=counts[Oddity.EARLY],
             examples=tuple(odd[:MOST_EXAMPLES]),
         )
 
-    def unstamped(self, first_day: date) -> dict[date, int]:
-        """How many rows without a stamp the days from `first_day` on have in both tables, whoever claims them."""
-        counts: dict[date, int] = {}
+    def odd_days(self, first_day: date, ahead_of: datetime) -> dict[Oddity, dict[date, int]]:
+        """How many rows of the days from `first_day` on have a stamp that tells nothing, or is later than `ahead_of`.
+
+        In both tables, whoever claims them; along the index of the stamps.
+        """
+        counts: dict[Oddity, dict[date, int]] = {kind: {} for kind in Oddity}
         for stamp in STAMPS.values():
-            day = stamp.table.c.date
-            query = select(day.label("day"), func.count().label("number")).where(stamp.is_(None), day >= first_day)
-            for found in self._rows(query.group_by(day)):
-                counts[found["day"]] = counts.get(found["day"], 0) + int(found["number"])
-        return dict(sorted(counts.items()))
+            day, kind = stamp.table.c.date, _oddity(stamp)
+            query = select(day.label("day"), kind, func.count().label("number"))
+            query = query.where(_is_odd(stamp, ahead_of), day >= first_day).group_by(day)
+            for found in self._rows(_grouped_by(query, kind)):
+                days = counts[Oddity(found[kind.name])]
+                days[found["day"]] = days.get(found["day"], 0) + int(found["number"])
+        return {kind: dict(sorted(days.items())) for kind, days in counts.items()}
 
     def groups_of(self, day: date) -> list[Group]:
         """Every resource group that the facts hold on a day, in one of its spellings."""
@@ -202,9 +235,9 @@ class Reading:
         """Every tenant that either table holds rows of on a day, in one of its spellings."""
         return [Tenant(scope) for scope in sorted(self._scopes(day))]
 
-    def has_whole_seconds(self, signal: Signal) -> bool:
-        """Whether this signal's stamps carry no fraction of a second: rows of one second then have the same stamp."""
-        return shape.has_whole_seconds(self._connection, signal)
+    def precision(self, signal: Signal) -> int:
+        """How many decimals of a second this signal's stamps keep: they may be less than the ingest's by the rest."""
+        return shape.precision(self._connection, signal)
 
     def missing_indexes(self) -> list[str]:
         """The advised indexes that are not there, as `table (columns)`."""
@@ -311,8 +344,8 @@ def _newest_stamps(signal: Signal, whose: Sequence[Column[Any]], bounds: ColumnE
     return select(
         cells.c.day,
         func.count().label("number"),
-        func.count(cells.c.stamp).label("stamped"),
-        added_stamps(cells.c.stamp).label("stamps"),
+        func.count(real_stamp(cells.c.stamp)).label("stamped"),
+        added_stamps(real_stamp(cells.c.stamp)).label("stamps"),
     ).group_by(cells.c.day)
 
 
@@ -325,22 +358,47 @@ def _spelt(*columns: Column[Any]) -> list[ColumnElement[Any]]:
     return [spelling(column).label(f"spelt_{column.name}") for column in columns]
 
 
+def _grouped_by(query: Select[Any], *labelled: ColumnElement[Any]) -> Select[Any]:
+    """Group by names of the result: under ONLY_FULL_GROUP_BY MariaDB does not take an expression for itself."""
+    return query.group_by(*(column.name for column in labelled))
+
+
+def _at_least(stamp: Column[Any], instant: datetime) -> ColumnElement[bool]:
+    return stamp >= literal(_naive(instant), Since())
+
+
+def _is_odd(stamp: Column[Any], ahead_of: datetime) -> ColumnElement[bool]:
+    """Three ranges of the stamp's index."""
+    early = stamp < literal(_naive(EARLIEST_STAMP), Since())
+    return or_(stamp.is_(None), early, stamp > literal(_naive(ahead_of), Since()))
+
+
+def _oddity(stamp: Column[Any]) -> Label[str]:
+    """Which one it is of a stamp that is odd."""
+    return case(
+        (real_stamp(stamp).is_(None), Oddity.MISSING.value),
+        (_at_least(stamp, EARLIEST_STAMP), Oddity.AHEAD.value),
+        else_=Oddity.EARLY.value,
+    ).label("oddity")
+
+
 def _content(signal: Signal, owner: Sequence[ColumnElement[Any]], *, amounts: bool) -> Select[Any]:
     """What there is of each owner and day: the owner's columns, then these that `_pieces` takes."""
     stamp = STAMPS[signal]
     table = stamp.table
     by_currency = [spelling(table.c.currency).label("spelt_currency")] if amounts else []
     added = [added_amounts(table.c.amount).label("amount")] if amounts else []
-    return select(
+    query = select(
         *owner,
         table.c.date.label("day"),
         func.count().label("number"),
-        func.count(stamp).label("stamped"),
-        func.max(stamp).label("newest"),
-        added_stamps(stamp).label("stamps"),
+        func.count(real_stamp(stamp)).label("stamped"),
+        func.max(real_stamp(stamp)).label("newest"),
+        added_stamps(real_stamp(stamp)).label("stamps"),
         *by_currency,
         *added,
-    ).group_by(table.c.date, *owner, *by_currency)
+    ).group_by(table.c.date)
+    return _grouped_by(query, *owner, *by_currency)
 
 
 def _pieces(signal: Signal, found: RowMapping) -> list[Piece]:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from metering_dagster.billing.cells import Claims, Group, Tenant, owner_key
+from metering_dagster.billing.answer import instant_text
+from metering_dagster.billing.cells import EARLIEST_STAMP, Claims, Group, Tenant, owner_key
 from metering_dagster.masking import mask_text
 
 if TYPE_CHECKING:
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
 
 CHECKS: Mapping[str, str] = {
     "groups_are_claimed": "Every tenant and resource group that has rows on the day is named by a subscription.",
-    "stamps_are_sound": "Every row of the day has a stamp, and none is ahead of the database's clock.",
+    "stamps_are_sound": "Every row of the day has a stamp: none before the year 2000, none ahead of the database's "
+    "clock.",
     "no_gap": "The sensor was never away for longer than it looks back, nor did the day leave the horizon meanwhile.",
 }
 _EXAMPLES = 5
@@ -59,18 +61,27 @@ def groups_are_claimed(tenants: Sequence[Tenant], groups: Sequence[Group], claim
 
 
 def stamps_are_sound(odd: "OddStamps") -> dg.AssetCheckResult:
-    """A row without a stamp is found by the reconcile alone; one ahead of the clock is reported more than once."""
+    """A row without a stamp is found by the reconcile alone; one ahead of the clock is reported more than once.
+
+    A writer whose stamps are local time east of Greenwich is ahead. One west of it is behind, which nothing tells.
+    """
     examples = [
         f"{one.signal} of {_owner_text(one.owner)}: {one.rows} rows "
-        + ("without a stamp" if one.newest is None else f"up to {one.newest:%Y-%m-%dT%H:%M:%S.%fZ}")
+        + ("without a stamp" if one.newest is None else f"up to {instant_text(one.newest)}")
         for one in odd.examples[:_EXAMPLES]
     ]
     return _result(
         "stamps_are_sound",
-        not odd.unstamped and not odd.future,
-        f"Rows without a stamp: {odd.unstamped}. Rows stamped ahead of the database's clock: {odd.future}. "
-        f"{'; '.join(examples)}. Mend the job that writes them, or the clock of its machine.",
-        {"unstamped_rows": odd.unstamped, "future_rows": odd.future, "examples": "; ".join(examples)},
+        not odd.unstamped and not odd.early and not odd.future,
+        f"Rows without a stamp: {odd.unstamped}. Rows stamped before the year {EARLIEST_STAMP:%Y}: {odd.early}. Rows "
+        f"stamped ahead of the database's clock: {odd.future}. {'; '.join(examples)}. Stamps must be the time of the "
+        "ingest in UTC: mend the job that writes them, or the clock of its machine.",
+        {
+            "unstamped_rows": odd.unstamped,
+            "early_rows": odd.early,
+            "future_rows": odd.future,
+            "examples": "; ".join(examples),
+        },
     )
 
 

@@ -20,6 +20,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchTableError, SQLAlche
 
 from metering_dagster.billing import shape, sql
 from metering_dagster.billing.changes import OddValueError, Reading
+from metering_dagster.billing.watermark import PollTooSlowError
 from metering_dagster.errors import DatabaseAwayError, DatabaseError, MeteringError, SettingsError
 from metering_dagster.masking import mask_text
 
@@ -36,10 +37,8 @@ _SAID = {
     1143: "does not let this user read a column: GRANT SELECT on the three billing tables",
 }
 """What MySQL's codes say about whoever calls: trying again does not help."""
-_TOO_SLOW = frozenset({1969, 3024})
-"""The server itself has ended a statement that took too long."""
 _AWAY = frozenset({1040, 1053, 1080, 1159, 1161, 1203, 1205, 1213, 1226, 1317, 1927, 2002, 2003, 2006, 2013, 2014,
-                   2055, 4031}) | _TOO_SLOW  # fmt: skip
+                   2055, 4031}) | sql.TOO_SLOW  # fmt: skip
 """Connections that are refused, killed or lost, and what happens while a server stops or is overloaded."""
 _NOT_AS_NEEDED = frozenset({1054, 1146})
 """An unknown column, an unknown table."""
@@ -48,8 +47,11 @@ _NOT_AS_NEEDED = frozenset({1054, 1146})
 class Database:
     """Where the billing tables are. Made without connecting; threads may share it."""
 
-    def __init__(self, url: str, read_timeout: int = 30, connect_timeout: int = 5) -> None:
-        """Time-outs in seconds, of one query and of connecting. `SettingsError` if the URL names no such database."""
+    def __init__(self, url: str, read_timeout: float = 30, connect_timeout: int = 5) -> None:
+        """Time-outs in seconds, of one query (SQLite knows none) and of connecting.
+
+        `SettingsError` if the URL names no such database.
+        """
         self._url = _parsed(url)
         self._read_timeout = read_timeout
         make = _sqlite if self._is_sqlite else _mysql
@@ -138,6 +140,8 @@ class Database:
         except SQLAlchemyError as error:
             # Without its cause: a driver's message names the user, SQLAlchemy's the accounts asked for.
             raise self._in_words(error) from None
+        except PollTooSlowError:
+            raise self._too_slow() from None
         except OddValueError as error:
             raise DatabaseError(
                 f"{_capital(self.place)} holds a value that is none of its column's type: "
@@ -158,11 +162,8 @@ class Database:
             return DatabaseError(
                 f"{where} {_SAID[code]} ({code}). {_UNTOUCHED} Mend BILLING_DATABASE_URL or the grant."
             )
-        if code in _TOO_SLOW or "timed out" in str(origin):
-            return DatabaseAwayError(
-                f"{where} did not answer within {self._read_timeout} s ({code}). {_UNTOUCHED} The next look tries "
-                "again; `metering-dagster init` names the indexes that are missing."
-            )
+        if isinstance(error, DBAPIError) and sql.took_too_long(error):
+            return self._too_slow()
         if code in _AWAY or (isinstance(error, DBAPIError) and error.connection_invalidated):
             return DatabaseAwayError(
                 f"{where} cannot be reached, or the connection was lost ({code}). {_UNTOUCHED} The next look tries "
@@ -170,6 +171,12 @@ class Database:
             )
         said = mask_text(str(origin.args[-1] if origin is not None and origin.args else error))
         return DatabaseError(f"{where} refuses a query: {said} ({code}). {_UNTOUCHED}")
+
+    def _too_slow(self) -> DatabaseAwayError:
+        return DatabaseAwayError(
+            f"{_capital(self.place)} did not answer within {self._read_timeout:g} s. {_UNTOUCHED} The next look tries "
+            "again; `metering-dagster init` names the indexes that are missing."
+        )
 
     def _sqlite_in_words(self, origin: sqlite3.Error) -> MeteringError:
         said = str(origin)
@@ -219,7 +226,20 @@ _MEANT = (
 )
 
 
-def _mysql(url: URL, read_timeout: int, connect_timeout: int) -> Engine:
+_SESSION = (
+    # Stamps are UTC, whatever zone the server is in: a TIMESTAMP is shown and compared in the session's.
+    "time_zone = '+00:00'",
+    # Nothing changes how a statement is read: ANSI, ORACLE, NO_BACKSLASH_ESCAPES, PAD_CHAR_TO_FULL_LENGTH and others
+    # do. Zero dates may be compared with.
+    "sql_mode = ''",
+    # Whole answers: a server may cut them, or refuse statements that examine many rows.
+    "sql_select_limit = 18446744073709551615",
+    "sql_big_selects = 1",
+)
+"""What is relied on, and what servers may be set up otherwise. Before the driver and SQLAlchemy look at it."""
+
+
+def _mysql(url: URL, read_timeout: float, connect_timeout: int) -> Engine:
     return create_engine(
         url.set(drivername="mysql+pymysql"),
         pool_pre_ping=True,
@@ -227,14 +247,15 @@ def _mysql(url: URL, read_timeout: int, connect_timeout: int) -> Engine:
         isolation_level="REPEATABLE READ",  # a snapshot for the whole transaction, whatever the server's default is
         connect_args={
             "charset": "utf8mb4",
-            "init_command": "SET SESSION time_zone = '+00:00'",
+            "collation": "utf8mb4_bin",
+            "init_command": f"SET SESSION {', '.join(_SESSION)}",
             "connect_timeout": connect_timeout,
             "read_timeout": read_timeout + 5,  # the server ends the statement before, if it can
         },
     )
 
 
-def _sqlite(url: URL, read_timeout: int, connect_timeout: int) -> Engine:
+def _sqlite(url: URL, read_timeout: float, connect_timeout: int) -> Engine:
     path = quote(str(Path(str(url.database)).absolute()))
 
     def connect() -> sqlite3.Connection:
@@ -245,7 +266,7 @@ def _sqlite(url: URL, read_timeout: int, connect_timeout: int) -> Engine:
     return create_engine("sqlite://", creator=connect, poolclass=NullPool, hide_parameters=True)
 
 
-def _begin(connection: Connection, read_timeout: int) -> datetime:
+def _begin(connection: Connection, read_timeout: float) -> datetime:
     """Begin the transaction; the database's clock from just before its snapshot, in UTC."""
     if connection.dialect.name == "sqlite":
         now = datetime.now(UTC)  # SQLite's clock is this machine's, and tells milliseconds only
@@ -255,7 +276,7 @@ def _begin(connection: Connection, read_timeout: int) -> datetime:
     if connection.dialect.is_mariadb:  # type: ignore[attr-defined]
         connection.execute(text(f"SET SESSION max_statement_time = {read_timeout}"))
     else:
-        connection.execute(text(f"SET SESSION max_execution_time = {read_timeout * 1000}"))
+        connection.execute(text(f"SET SESSION max_execution_time = {round(read_timeout * 1000)}"))
     clock: datetime = connection.execute(text("SELECT UTC_TIMESTAMP(6)")).scalar_one()
     connection.execute(text("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY"))
     return clock.replace(tzinfo=UTC)

@@ -67,11 +67,12 @@ def changes(
     horizon = billing.rules.horizon if horizon_days is None else timedelta(days=_checked_horizon(horizon_days))
     with billing.database.reading() as reading:
         question = Question(asked, horizon, reading.now)
-        starts = {signal: question.start(whole_seconds=reading.has_whole_seconds(signal)) for signal in Signal}
+        starts = {signal: question.start(reading.precision(signal)) for signal in Signal}
         claims = reading.claims()
         pieces = reading.pieces_since(starts, question.read_from) if claims.subscriptions else []
-        unstamped = reading.unstamped(question.first_day) if claims.subscriptions else {}
-    return answer_since(question, billing.rules.overlap, pieces, claims, unstamped)
+        far_ahead = reading.now + billing.rules.overlap
+        odd = reading.odd_days(question.first_day, far_ahead) if claims.subscriptions else {}
+    return answer_since(question, billing.rules.overlap, pieces, claims, odd)
 
 
 def new_for(name: str, *, settings: Settings | None = None) -> Answer:

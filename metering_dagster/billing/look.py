@@ -7,18 +7,18 @@ reading fresh rows (fresh), when a day is due (pending), which days are compared
 Reporting too much is safe, too little is not: wherever a look and a run may have crossed, the day counts as moved.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime, timedelta
 from functools import cache
 from typing import TYPE_CHECKING
 
-from metering_dagster.billing.cells import Claims, cells_of, newest_of_days, states_of_days
+from metering_dagster.billing.cells import Claims, Signal, cells_of, newest_of_days, states_of_days
 from metering_dagster.billing.fresh import Fresh, read_fresh
 from metering_dagster.billing.memory import Gap, Memory, beginning
 from metering_dagster.billing.pending import Pending, Why
 from metering_dagster.billing.reconcile import Days, Reported, changed_days, differences, to_compare
-from metering_dagster.billing.watermark import Rules
+from metering_dagster.billing.watermark import PollTooSlowError, Rules
 
 if TYPE_CHECKING:
     from metering_dagster.billing.changes import Reading
@@ -103,7 +103,13 @@ def look(
     now, claims = reading.now, reading.claims()
     horizon = _horizon(now, rules, partitions)
     before, notes = _before(memory, now, rules)
-    fresh = read_fresh(reading, before, claims, rules, _days_of_last_look(before, horizon, rules, partitions))
+    try:
+        fresh = read_fresh(reading, before, claims, rules, _days_of_last_look(before, horizon, rules, partitions))
+    except PollTooSlowError as slow:
+        narrower = before.narrower(slow.signal, now, rules)
+        if narrower is None:
+            raise
+        return _got_nowhere(narrower, slow.signal, notes, horizon, _Materialised(cache(reported), now, rules))
     renewed = before.claims != claims.digest
     sums = reading.checksums(horizon.first) if renewed or _is_time_to_sum(before, now, rules) else None
     done = _Materialised(cache(reported), reading.clock(), rules)
@@ -122,7 +128,7 @@ def look(
     if gap is not None and not busy and not moves.why:
         moves.add({horizon.last: Why.GAP}, {})
 
-    last_look = None if memory is None or now < memory.looked else memory.looked
+    last_look = None if memory is None or now < memory.looked else memory.seen
     pending = _with_moves(pending, moves, last_look, done)
     due = [day for day, one in pending.items() if day in partitions and day not in under_way
            and not done.has(day, one) and one.is_due(done.at, rules)]  # fmt: skip
@@ -139,10 +145,26 @@ def look(
         compared=_compared(before, pending, compared, done, horizon),
         pending=pending,
         gap=gap,
+        narrowed=fresh.narrowed,
     )
-    waiting = sorted(day for day, one in pending.items() if not done.has(day, one))
     notes += _notes(claims, fresh, len(due) - len(asked))
-    return Looked(after, asked, _complete_until(pending, now, done), waiting, horizon.first, notes)
+    return Looked(after, asked, _complete_until(after, done), _waiting(pending, done), horizon.first, notes)
+
+
+def _got_nowhere(narrower: Memory, signal: Signal, notes: Sequence[str], horizon: Days, done: _Materialised) -> Looked:
+    """A look whose poll took too long. It saw nothing, so all is as the last one left it; the next reads less."""
+    said = (
+        f"Reading the fresh rows of {signal} took longer than a statement may. Nothing was asked for. The next look "
+        f"reads a piece of {narrower.narrowed[signal].span} of its stamps, and further ones piece by piece."
+    )
+    waiting = _waiting(narrower.pending, done)
+    # Whoever never looked knows of no day.
+    complete_until = _complete_until(narrower, done) if narrower.claims else None
+    return Looked(narrower, [], complete_until, waiting, horizon.first, [*notes, said])
+
+
+def _waiting(pending: Mapping[date, Pending], done: _Materialised) -> list[date]:
+    return sorted(day for day, one in pending.items() if not done.has(day, one))
 
 
 def _horizon(now: datetime, rules: Rules, partitions: Days) -> Days:
@@ -152,7 +174,7 @@ def _horizon(now: datetime, rules: Rules, partitions: Days) -> Days:
 
 def _days_of_last_look(before: Memory, horizon: Days, rules: Rules, partitions: Days) -> Days:
     """What was ingested just before a day left the horizon, and after the last look, is still to be seen."""
-    first = (before.looked - rules.overlap - rules.horizon).date()
+    first = (before.seen - rules.overlap - rules.horizon).date()
     return Days(min(horizon.first, max(first, partitions.first)), horizon.last)
 
 
@@ -239,10 +261,10 @@ def _compared(
     return {day: time.replace(microsecond=0) for day, time in times.items() if day in horizon}
 
 
-def _complete_until(pending: Mapping[date, Pending], now: datetime, done: _Materialised) -> datetime | None:
-    bounds = [one.complete_until(done.read_at(day), done.at, done.rules) for day, one in pending.items()]
+def _complete_until(memory: Memory, done: _Materialised) -> datetime | None:
+    bounds = [one.complete_until(done.read_at(day), done.at, done.rules) for day, one in memory.pending.items()]
     known = [bound for bound in bounds if bound is not None]
-    return min([now, *known]) - done.rules.overlap if len(known) == len(bounds) else None
+    return min([memory.seen, *known]) - done.rules.overlap if len(known) == len(bounds) else None
 
 
 def _notes(claims: Claims, fresh: Fresh, more: int) -> list[str]:
@@ -252,6 +274,11 @@ def _notes(claims: Claims, fresh: Fresh, more: int) -> list[str]:
     if fresh.ahead:
         named = ", ".join(str(day) for day in sorted(fresh.ahead)[:_NAMED])
         notes.append(f"{len(fresh.ahead)} days have rows and have not come yet ({named}): they wait until then.")
+    for signal, one in fresh.narrowed.items():
+        notes.append(
+            f"{signal} is read piece by piece, since one reading took longer than a statement may: so far what is "
+            f"stamped before {one.read_until:%Y-%m-%dT%H:%M:%SZ}."
+        )
     if more:
         notes.append(f"{more} days more are due; they are asked for at the next look.")
     return notes

@@ -7,18 +7,21 @@ Instants are the database's; in the cursor they are microseconds since 1970. No 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from typing import Any
 
 from metering_dagster.billing.cells import Signal, instant_of, microseconds_of
 from metering_dagster.billing.pending import Pending, Why
-from metering_dagster.billing.watermark import Rules, start_of
+from metering_dagster.billing.watermark import Narrowed, Rules, halved, start_of
 
 _VERSION = 1
 _SECOND = 1_000_000
 """In microseconds."""
-_YEARS = range(1970, 9000)
-"""Beyond these a horizon before an instant, or a pause after it, would not always be one."""
+_YEARS = range(1900, 9000)
+"""Of what a clock said: beyond these a horizon before an instant, or a pause after it, would not always be one. What
+clocks say lies well within; stamps of rows may be of any year."""
+_LONGEST_SPAN = timedelta(days=900 * 365)
+_MICROSECOND = timedelta(microseconds=1)
 _SHORT = {Signal.DAILY: "daily", Signal.FACTS: "facts"}
 _WHYS = list(Why)
 
@@ -68,6 +71,18 @@ class Memory:
     pending: Mapping[date, Pending] = field(default_factory=dict)
     gap: Gap | None = None
     """Until a run that tells of it is through."""
+    narrowed: Mapping[Signal, Narrowed] = field(default_factory=dict)
+    """The tables that are read in pieces, since one reading took too long."""
+
+    @property
+    def seen(self) -> datetime:
+        """Up to where the last look has seen what was stamped and committed by then."""
+        return min([self.looked, *(one.read_until for one in self.narrowed.values())])
+
+    def narrower(self, signal: Signal, now: datetime, rules: Rules) -> "Memory | None":
+        """Return what to remember after the reading of this table took too long; None if it cannot be narrower."""
+        one = halved(self.starts[signal], self.narrowed.get(signal), self.looked, now, rules)
+        return None if one is None else replace(self, narrowed={**self.narrowed, signal: one})
 
     def rewound(self, now: datetime) -> "Memory":
         """After the database's clock was set back: nothing lies ahead, or it would be waited for. Marks stay."""
@@ -98,6 +113,11 @@ def write(memory: Memory) -> str:
         "days": {day.isoformat(): _day(memory, day) for day in days},
         "pending": {day.isoformat(): _pending(one) for day, one in sorted(memory.pending.items())},
     }
+    if memory.narrowed:
+        content["narrowed"] = {
+            _SHORT[signal]: [one.span // _MICROSECOND, _number(one.read_until)]
+            for signal, one in memory.narrowed.items()
+        }
     if memory.gap is not None:
         left = memory.gap.left and [day.isoformat() for day in memory.gap.left]
         content["gap"] = [_number(memory.gap.since), _number(memory.gap.until), left]
@@ -122,7 +142,7 @@ def _day(memory: Memory, day: date) -> list[Any]:
     return [
         memory.states.get(day, ""),
         memory.sums.get(day, ""),
-        0 if compared is None else microseconds_of(compared) // _SECOND,
+        None if compared is None else microseconds_of(compared) // _SECOND,
         int(day in memory.suspects),
     ]
 
@@ -149,18 +169,37 @@ def _read(content: Mapping[str, Any]) -> Memory:
         summed=_instant(content["summed"]),
         sums={day: _text(found[1]) for day, found in days.items() if found[1]},
         suspects=frozenset(day for day, found in days.items() if found[3]),
-        compared={day: instant_of(int(found[2]) * _SECOND) for day, found in days.items() if found[2]},
+        compared={day: _needed(int(found[2]) * _SECOND) for day, found in days.items() if found[2] is not None},
         pending={date.fromisoformat(day): _read_pending(found) for day, found in content["pending"].items()},
         gap=_read_gap(content["gap"]) if "gap" in content else None,
+        narrowed=_read_narrowed(content.get("narrowed", {})),
     )  # fmt: skip
 
 
 def _read_pending(found: list[Any]) -> Pending:
     first, since, moved, newest, why, asked, attempt, tells_gap = found
     return Pending(
-        _instant(first), _needed(since), _needed(moved), _instant(newest), _WHYS[int(why)], _instant(asked),
-        int(attempt), bool(tells_gap),
-    )  # fmt: skip
+        _instant(first),
+        _needed(since),
+        _needed(moved),
+        None if newest is None else instant_of(int(newest)),
+        _WHYS[int(why)],
+        _instant(asked),
+        int(attempt),
+        bool(tells_gap),
+    )
+
+
+def _read_narrowed(found: Mapping[str, list[Any]]) -> dict[Signal, Narrowed]:
+    narrowed = {}
+    for signal, short in _SHORT.items():
+        if short in found:
+            span, read_until = found[short]
+            one = Narrowed(timedelta(microseconds=int(span)), _needed(read_until))
+            if not timedelta(0) < one.span <= _LONGEST_SPAN:
+                raise ValueError("no span of a piece")
+            narrowed[signal] = one
+    return narrowed
 
 
 def _read_gap(found: list[Any]) -> Gap:

@@ -12,7 +12,7 @@ import dagster as dg
 
 from metering_dagster.billing.cells import Signal
 from metering_dagster.billing.report import DayReport, Row, moved_money
-from metering_dagster.masking import mask_text
+from metering_dagster.masking import markdown_list, mask_text, printable
 
 READ_AT = "read_at"
 """When the day was read, by the database's clock; ISO 8601 to the microsecond."""
@@ -74,7 +74,9 @@ def _money_moved(rows: Sequence[Row]) -> list[dg.TableRecord]:
         "resource groups": [row for row in rows if row.cell.subscription.is_resource_group],
     }
     return [
-        dg.TableRecord({"of": of, "currency": currency, "moved": _amount(total), "moved_up_or_down": _amount(gross)})
+        dg.TableRecord(
+            {"of": of, "currency": printable(currency), "moved": _amount(total), "moved_up_or_down": _amount(gross)}
+        )
         for of, alike in kinds.items()
         for currency, (total, gross) in moved_money(alike).items()
     ]
@@ -107,10 +109,11 @@ def _record(row: Row) -> dg.TableRecord:
     one = row.cell.subscription
     return dg.TableRecord({
         "subscription": mask_text(one.name or one.id), "external_id": mask_text(one.external_id),
-        "provider": one.provider,
+        "provider": mask_text(one.provider),
         "last_ingested_at": _instant(row.last_ingested_at) if row.last_ingested_at else "no stamp",
         "signals": ", ".join(row.signals), "amount": _amount(row.amount), "amount_before": _amount(row.amount_before),
-        "currency": row.currency or "", "touched": row.touched, "changed": row.changed, "vanished": row.vanished,
+        "currency": printable(row.currency or ""), "touched": row.touched, "changed": row.changed,
+        "vanished": row.vanished,
     })  # fmt: skip
 
 
@@ -127,4 +130,4 @@ def _instant(instant: datetime) -> str:
 
 
 def _sentences(sentences: Sequence[str]) -> dg.MetadataValue:
-    return dg.MetadataValue.md("\n".join(f"- {sentence}" for sentence in sentences))
+    return dg.MetadataValue.md(markdown_list(sentences))

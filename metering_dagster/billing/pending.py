@@ -6,10 +6,13 @@ Belongs here: when its run is due, when it is asked for again, when it is done w
 """
 
 from dataclasses import dataclass, replace
-from datetime import date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from enum import StrEnum
 
 from metering_dagster.billing.watermark import Rules
+
+_LAST = datetime.max.replace(tzinfo=UTC)
+"""Stamps may be of any year, and 9999-12-31 23:59:59 is one that people write for `never`."""
 
 
 class Why(StrEnum):
@@ -117,7 +120,9 @@ class Pending:
         return self.moved if self.newest is None else max(self.moved, min(self.newest, self.moved) + rules.settle)
 
     def _passed(self, rules: Rules) -> datetime:
-        return self.moved if self.newest is None else max(self.moved, self.newest + rules.settle)
+        if self.newest is None:
+            return self.moved
+        return max(self.moved, min(self.newest, _LAST - rules.settle) + rules.settle)
 
     def _pause(self, rules: Rules) -> timedelta:
         doubled: int = 2 ** min(self.attempt - 1, 20)

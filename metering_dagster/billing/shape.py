@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import Connection, Dialect, Index, Inspector, Table, bindparam, inspect, text
+from sqlalchemy.exc import NoSuchTableError
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 from metering_dagster.billing.cells import Signal
@@ -17,12 +18,18 @@ _UNREAD = {(DAILY.name, "id"), (DAILY.name, "updated_at"), (FACTS.name, "id"), (
            (FACTS.name, "service")}  # fmt: skip
 """Columns that no query reads."""
 
+MOST_DECIMALS = 6
 _NAMES = ("scope_id", "integration_id", "resource_group", "id", "external_id")
 _CHARSETS = text(
     "SELECT table_name, column_name, character_set_name FROM information_schema.columns "
     "WHERE table_schema = DATABASE() AND table_name IN :tables AND column_name IN :columns "
     "AND character_set_name <> 'utf8mb4' ORDER BY 1, 2"
 ).bindparams(bindparam("tables", expanding=True), bindparam("columns", expanding=True))
+
+_PRECISION = text(
+    "SELECT datetime_precision FROM information_schema.columns "
+    "WHERE table_schema = DATABASE() AND table_name = :table AND column_name = :column"
+)
 
 
 @dataclass(frozen=True)
@@ -95,12 +102,16 @@ def other_charsets(connection: Connection) -> list[str]:
     return [f"{table}.{column} ({charset})" for table, column, charset in found]
 
 
-def has_whole_seconds(connection: Connection, signal: Signal) -> bool:
-    """Whether the signal's stamps carry no fraction of a second, as in a DATETIME(0)."""
+def precision(connection: Connection, signal: Signal) -> int:
+    """Return how many decimals of a second the signal's column keeps, 0 to 6. SQLite keeps what is written."""
     stamp = STAMPS[signal]
-    columns = inspect(connection).get_columns(stamp.table.name)
-    kinds = [column["type"] for column in columns if column["name"].lower() == stamp.name]
-    return connection.dialect.name != "sqlite" and any(not getattr(kind, "fsp", None) for kind in kinds)
+    if connection.dialect.name == "sqlite":
+        found = (MOST_DECIMALS,) if inspect(connection).has_table(stamp.table.name) else None
+    else:
+        found = connection.execute(_PRECISION, {"table": stamp.table.name, "column": stamp.name}).one_or_none()
+    if found is None:
+        raise NoSuchTableError(stamp.table.name)
+    return int(found[0] or 0)
 
 
 def _keys(inspector: Inspector, table: str) -> list[list[str]]:

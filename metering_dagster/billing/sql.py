@@ -10,12 +10,16 @@ from sqlite3 import Connection
 from typing import Any
 
 from sqlalchemy import String
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import GenericFunction
 
 from metering_dagster.billing.cells import microseconds_of
+from metering_dagster.billing.tables import STAMP
 
+TOO_SLOW = frozenset({1969, 3024})
+"""Codes of MariaDB and MySQL: the server itself has ended a statement that took too long."""
 _SIX_PLACES = Decimal("0.000001")
 
 
@@ -23,6 +27,16 @@ class spelling(GenericFunction[str]):  # noqa: N801 - functions of SQL
     """The text as the row spells it: rows are told apart by it whatever the column's collation takes for equal."""
 
     type = String()
+    inherit_cache = True
+
+
+class real_stamp(GenericFunction[datetime]):  # noqa: N801
+    """The stamp; NULL where that is a zero date of MySQL's, which is no stamp.
+
+    MAX needs it only where nothing but zero dates may be there: it is less than any other.
+    """
+
+    type = STAMP
     inherit_cache = True
 
 
@@ -50,6 +64,12 @@ def _spelling_sqlite(element: spelling, compiler: SQLCompiler, **kw: Any) -> str
     return f"{compiler.process(element.clauses, **kw)} COLLATE BINARY"
 
 
+@compiles(real_stamp)
+def _real_stamp(element: real_stamp, compiler: SQLCompiler, **kw: Any) -> str:
+    stamp = compiler.process(element.clauses, **kw)
+    return f"CASE WHEN {stamp} >= '0001-01-01' THEN {stamp} END"  # texts compare alike on SQLite
+
+
 @compiles(added_stamps, "mysql")
 def _added_stamps_mysql(element: added_stamps, compiler: SQLCompiler, **kw: Any) -> str:
     return f"SUM(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', {compiler.process(element.clauses, **kw)}))"
@@ -58,6 +78,12 @@ def _added_stamps_mysql(element: added_stamps, compiler: SQLCompiler, **kw: Any)
 @compiles(added_amounts, "mysql")
 def _added_amounts_mysql(element: added_amounts, compiler: SQLCompiler, **kw: Any) -> str:
     return f"SUM({compiler.process(element.clauses, **kw)})"
+
+
+def took_too_long(error: DBAPIError) -> bool:
+    """Tell whether a statement ran into its time-out, the server's or the driver's."""
+    code = error.orig.args[0] if error.orig is not None and error.orig.args else None
+    return code in TOO_SLOW or "timed out" in str(error.orig)
 
 
 def teach(connection: Connection) -> None:

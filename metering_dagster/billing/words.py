@@ -146,7 +146,7 @@ def _table(rows: Sequence[AnswerRow], meta: Meta) -> list[str]:
 def _cell(value: object) -> str:
     """What somebody else wrote stays on its line, and does nothing to a terminal."""
     text = "-" if value is None else {True: "yes", False: "no"}[value] if isinstance(value, bool) else _plain(value)
-    shown = mask_text("".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in str(text)))
+    shown = mask_text(str(text))
     return shown if len(shown) <= _WIDEST else f"{shown[: _WIDEST - 1]}…"
 
 

@@ -70,7 +70,9 @@ def expired_usage(settings: Settings) -> dg.AssetsDefinition:
     def sweep_shard(context: dg.AssetExecutionContext, config: SweepConfig) -> dg.MaterializeResult[None]:
         report = Sweep()
         deployment: Deployment = context.resources.metering
-        ledger = SweepLedger(lambda bucket: ledger_file(context.op_execution_context, deployment, bucket))
+        ledger = SweepLedger(
+            lambda bucket, found_in: ledger_file(context.op_execution_context, deployment, bucket, found_in)
+        )
         try:
             with ledger:
                 _sweep(deployment, hours.parse_shard(context.partition_key), config, report, ledger)

@@ -6,10 +6,12 @@ stays masked.
 
 import dagster as dg
 
-from metering_dagster.expiry.report import Loss, Sweep
+from metering_dagster.expiry.report import READ, RECORDS_ENDED, ROWS_ENDED, Loss, Sweep
+from metering_dagster.masking import markdown_list, printable
 from metering_dagster.metering.quantities import number_text
 
 _WARNED_HOURS = 30
+_REASONS = 5
 
 
 def of_sweep(mode: str, report: Sweep, *, whole: bool) -> dict[str, dg.MetadataValue]:
@@ -26,6 +28,9 @@ def of_sweep(mode: str, report: Sweep, *, whole: bool) -> dict[str, dg.MetadataV
         "lost_quantity": dg.MetadataValue.float(float(lost.quantity)),
         "rejected": dg.MetadataValue.int(report.rejected.total()),
         "refiled_rows": dg.MetadataValue.int(report.refiled.total()),
+        "refiled_records": dg.MetadataValue.int(report.refiled_records.total()),
+        "filed_where_no_run_looks": dg.MetadataValue.int(report.unreachable.total()),
+        "failed": dg.MetadataValue.int(report.failures.total),
         "settled_rows": dg.MetadataValue.int(report.settled),
         "late_rows": dg.MetadataValue.int(report.late_rows),
         "late_quantity": dg.MetadataValue.float(float(report.late)),
@@ -43,14 +48,25 @@ def of_sweep(mode: str, report: Sweep, *, whole: bool) -> dict[str, dg.MetadataV
         ]
         shown["lost_by_dimension"] = dg.MetadataValue.table(by_dimension)
     if report.rejected:
-        reasons = [dg.TableRecord({"reason": name, "count": n}) for name, n in sorted(report.rejected.items())]
+        reasons = [
+            dg.TableRecord({"reason": printable(name), "count": n}) for name, n in sorted(report.rejected.items())
+        ]
         shown["rejected_by_reason"] = dg.MetadataValue.table(reasons)
     if report.refiled:
         refiled = [dg.TableRecord({"hour": name, "rows": n}) for name, n in sorted(report.refiled.items())]
         shown["refiled"] = dg.MetadataValue.table(refiled)
+    if report.refiled_records:
+        refiled = [dg.TableRecord({"hour": name, "records": n}) for name, n in sorted(report.refiled_records.items())]
+        shown["refiled_records_by_hour"] = dg.MetadataValue.table(refiled)
+    if report.unreachable:
+        values = [
+            dg.TableRecord({"meteringPending": printable(name), "count": n})
+            for name, n in report.unreachable.most_common()
+        ]
+        shown["filed_where_no_run_looks_by_value"] = dg.MetadataValue.table(values)
     notes = [*report.faults, *report.notes]
     if notes:
-        shown["notes"] = dg.MetadataValue.md("\n".join(f"- {note}" for note in notes))
+        shown["notes"] = dg.MetadataValue.md(markdown_list(notes))
     return shown
 
 
@@ -63,12 +79,26 @@ def warnings_of(report: Sweep, *, writes: bool) -> list[str]:
         for hour, loss in report.by_hour.items()
     ]
     more = [f"{len(lost) - _WARNED_HOURS} more hours: see the metadata"] if len(lost) > _WARNED_HOURS else []
-    return [*lost[:_WARNED_HOURS], *more, *report.notes]
+    misfiled = [
+        f"{count} rows or records had meteringPending {value}, under which no run looks: each was filed under the hour "
+        f"that its key says, or ended{would}"
+        for value, count in report.unreachable.most_common()
+    ]
+    return [*lost[:_WARNED_HOURS], *more, *misfiled, *report.notes]
 
 
 def faults_of(report: Sweep, ledger_fault: str | None) -> list[str]:
     """Why the sweep is not green, in words; empty if it is."""
-    faults = list(report.faults)
+    failures, faults = report.failures, []
+    if failures.total:
+        counted = "; ".join(f"{count} {why}" for why, count in failures.by_why.most_common(_REASONS))
+        first = f" The first: {failures.notes[0]}." if failures.notes else ""
+        faults.append(
+            f"{failures.total} groups, records or hours stay pending, everything else was swept: {counted}.{first} "
+            "The next sweep tries them again."
+        )
+    resting = [words for step in (READ, ROWS_ENDED, RECORDS_ENDED) if (words := failures.resting(step))]
+    faults += [f"The rest was {words}." for words in resting]
     if report.unwritable:
         faults.append(
             f"{report.unwritable} rows or records stay pending, for DynamoDB does not take their end: an item may not "

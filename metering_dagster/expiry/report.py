@@ -10,6 +10,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING
 
 from metering_dagster.masking import mask_text
+from metering_dagster.metering.isolation import Failures
 from metering_dagster.metering.quantities import EXACT
 
 if TYPE_CHECKING:
@@ -20,6 +21,10 @@ MOST_LINES = 300
 """Hours and dimensions that are told apart; what is lost beyond is counted together as `OTHERS`."""
 OTHERS = ("older hours", "others")
 _NOTES = 20
+READ, ROWS_ENDED, RECORDS_ENDED = "read", "ended as raw rows", "ended as a record"
+"""The steps of a sweep in which something may fail; each completes "could not be"."""
+_VALUES, _LONGEST_VALUE = 50, 60
+"""Values of `meteringPending` that are told apart, and how much of each is shown."""
 
 
 @dataclass
@@ -51,6 +56,10 @@ class Sweep:
     """Rows and records that are `RejectedClientSide` now, by reason code."""
     refiled: Counter[str] = field(default_factory=Counter)
     """Misfiled rows by the hour that they were moved to, where they can still be billed."""
+    refiled_records: Counter[str] = field(default_factory=Counter)
+    """Records that were filed where no Query looks, by the hour that they were moved to."""
+    unreachable: Counter[str] = field(default_factory=Counter)
+    """Rows and records that were filed where no Query looks, by what stood in `meteringPending`, masked."""
     settled: int = 0
     """Rows that an earlier commit had counted, `Aggregated` now."""
     late_rows: int = 0
@@ -60,8 +69,8 @@ class Sweep:
     """What changed at each attempt: left to the next sweep."""
     unwritable: int = 0
     """Rows and records of which DynamoDB refuses to take the end, as an item would pass 400 KB."""
-    faults: list[str] = field(default_factory=list)
-    """Hours that could not be swept, in words; the others were."""
+    failures: Failures = field(default_factory=Failures)
+    """Groups, records and hours for which something was raised: they stay pending; the others were swept."""
     notes: list[str] = field(default_factory=list)
     """Late, rejected and unwritable groups in words, masked, the first few."""
 
@@ -71,6 +80,13 @@ class Sweep:
         if key not in self.lost and len(self.lost) >= MOST_LINES:
             key = OTHERS
         self.lost.setdefault(key, Loss()).add(Loss(rows, records, quantity))
+
+    def find(self, pending: str) -> None:
+        """Count what is filed where no Query looks."""
+        shown = mask_text(repr(pending))[:_LONGEST_VALUE]
+        if shown not in self.unreachable and len(self.unreachable) >= _VALUES:
+            shown = OTHERS[1]
+        self.unreachable[shown] += 1
 
     def note(self, words: str) -> None:
         """Keep words for the person who looks."""
@@ -93,6 +109,11 @@ class Sweep:
         self.rejected += done.rejected
         self.refiled += done.refiled
         self.changed += done.changed + len(done.settled.unsettled)
+
+    @property
+    def faults(self) -> list[str]:
+        """The first things that failed, in words, masked."""
+        return list(self.failures.notes)
 
     @property
     def total(self) -> Loss:

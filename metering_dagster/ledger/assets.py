@@ -79,7 +79,7 @@ def metering_report(mode: str, days: dg.DailyPartitionsDefinition | None = None)
             shown["nothing"] = dg.MetadataValue.text(f"The ledger holds nothing of {day}.")
             return dg.MaterializeResult(metadata=shown)
         for (kind, outcome), lines in itertools.groupby(sorted(found, key=_outcome), key=_outcome):
-            shown[f"{kind}s_{outcome}"] = dg.MetadataValue.int(sum(line.entries for line in lines))
+            shown[mask_text(f"{kind}s_{outcome}")] = dg.MetadataValue.int(sum(line.entries for line in lines))
         picture = base64.b64encode(draw(day, table_of_day(found))).decode()
         shown["picture"] = dg.MetadataValue.md(f"![Usage of {day}](data:image/png;base64,{picture})")
         shown["table"] = dg.MetadataValue.table([_record(line) for line in found[:_SHOWN_ROWS]])
@@ -94,7 +94,8 @@ def _outcome(line: "Line") -> tuple[str, str]:
 
 def _record(line: "Line") -> dg.TableRecord:
     return dg.TableRecord({
-        "hour": line.hour, "dimension": mask_text(line.dimension), "kind": line.kind, "outcome": line.outcome,
+        "hour": line.hour, "dimension": mask_text(line.dimension), "kind": mask_text(line.kind),
+        "outcome": mask_text(line.outcome),
         "entries": line.entries, "quantity": number_text(line.quantity),
     })  # fmt: skip
 

@@ -4,6 +4,7 @@ Belongs here: columns, names, writing without holding a run in memory, reading a
 mean (entries). Files are only ever added: `hour=2026-11-28T10/<run>-<asset>.parquet`.
 """
 
+import itertools
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -30,6 +31,9 @@ _S3_CONNECT_SECONDS, _S3_ANSWER_SECONDS, _S3_ATTEMPTS = 3, 5, 3
 """An endpoint that does not answer is told of after some 15 s: an hour's steps go there six times, one by one."""
 _DECIMALS, _DIGITS = 6, 38
 _UNFINISHED = ".part"
+_KEYS = ("kind", "outcome", "license_arn", "customer_aws_account_id", "dimension", "at")
+"""Columns by which a file of the ledger is known, whichever version wrote it: one with none of them is no such file."""
+_EPOCH = datetime.fromtimestamp(0, UTC)
 
 
 def default_uri(storage_directory: str) -> str:
@@ -135,7 +139,7 @@ class LedgerFile:
         # An object on S3 appears when its upload ends; a local file is renamed then.
         self._writing = f"{folder}/.{self.name}.parquet{_UNFINISHED}" if local else f"{folder}/{self.name}.parquet"
         if local:
-            filesystem.create_dir(folder, recursive=True)
+            _make_private(Path(self._writing))
         self._sink = filesystem.open_output_stream(self._writing)
         self._writer = pq.ParquetWriter(self._sink, _schema(), write_page_checksum=True)
 
@@ -183,16 +187,15 @@ class Ledger:
             with self.explained():
                 file = pq.ParquetFile(path, filesystem=self.filesystem[0], page_checksum_verification=True)
             with file:
-                if not file.schema_arrow.equals(_schema()):
-                    raise DamagedFileError(
-                        f"{path} lies in the ledger (METERING_LEDGER_URI) and is no file of it: it has other columns. "
-                        "It was left as it is. Move it elsewhere; no bill hangs on it."
-                    )
+                fault = _fault_of(file.schema_arrow)
+                if fault:
+                    raise _damaged(path, fault)
+                known = [name for name in _schema().names if name in file.schema_arrow.names]
                 for group in range(file.num_row_groups):
                     with self.explained():
-                        table = file.read_row_group(group, use_threads=False)
+                        table = file.read_row_group(group, columns=known, use_threads=False)
                         table.validate(full=True)
-                    yield table
+                    yield _in_our_columns(table, path)
 
     def table_of_hour(self, bucket: str) -> "pa.Table | None":
         """The hour's entries as one table, with the columns of `Entry`, `mode` and `run_id`."""
@@ -234,6 +237,67 @@ class Ledger:
         return _Explained(self.uri)
 
 
+def _make_private(file: Path) -> None:
+    """Create the file, and the folders that it lacks, for this user alone: the ledger names buyers in full."""
+    # From the file up: a path that is too long is refused before any of it is made.
+    missing = list(itertools.takewhile(lambda folder: not folder.is_dir(), file.parents))
+    for folder in reversed(missing):
+        folder.mkdir(mode=0o700, exist_ok=True)
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT, 0o600)
+    try:
+        os.fchmod(descriptor, 0o600)  # whatever a killed run of another version left under this name
+    finally:
+        os.close(descriptor)
+
+
+def _fault_of(found: "pa.Schema") -> str:
+    """Why a file with these columns is none of the ledger, whichever version wrote it; empty if it is one."""
+    ours = _schema()
+    if not any(name in found.names for name in _KEYS):
+        return "it has other columns"
+    for name in ours.names:
+        if found.names.count(name) > 1:
+            return f"its column {name} is there twice"
+        if name in found.names and not _fits(found.field(name).type, ours.field(name).type):
+            return f"its column {name} is {found.field(name).type}, not {ours.field(name).type}"
+    return ""
+
+
+def _fits(found: "pa.DataType", ours: "pa.DataType") -> bool:
+    """Whether values of the one type mean the same in the other: texts, decimals, integers, instants."""
+    from pyarrow import types
+
+    if types.is_dictionary(found):
+        found = found.value_type
+    if found == ours or types.is_null(found):
+        return True
+    if types.is_string(ours):
+        return bool(types.is_large_string(found))
+    if types.is_timestamp(ours):
+        return bool(types.is_timestamp(found) and found.tz is not None)
+    alike = types.is_decimal if types.is_decimal(ours) else types.is_integer
+    return bool(alike(found))
+
+
+def _in_our_columns(table: "pa.Table", path: str) -> "pa.Table":
+    """The entries with our columns in our order; null what a file of another version lacks."""
+    import pyarrow as pa
+
+    ours, missing = _schema(), pa.nulls(table.num_rows)
+    try:
+        columns = [(table[f.name] if f.name in table.column_names else missing).cast(f.type) for f in ours]
+    except pa.ArrowException as error:
+        raise _damaged(path, f"it holds a value of the wrong type: {error}") from None
+    return pa.Table.from_arrays(columns, schema=ours)
+
+
+def _damaged(path: str, fault: str) -> DamagedFileError:
+    return DamagedFileError(
+        f"{path} lies in the ledger (METERING_LEDGER_URI) and is no file of it: {fault}. "
+        "It was left as it is. Move it elsewhere; no bill hangs on it."
+    )
+
+
 def _on_disk(path: str) -> None:
     """Return when the local file would outlast a power cut."""
     with Path(path).open("rb") as file:
@@ -245,11 +309,15 @@ def entries_of(table: "pa.Table") -> Iterator[Entry]:
     import pyarrow as pa
 
     names = [f.name for f in fields(Entry) if f.name != "bucket"]
+    texts = {name for name in names if pa.types.is_string(_schema().field(name).type)}
     # The instants as numbers: as they are, they would be converted by way of pandas.
     columns = [(table[name].cast(pa.int64()) if name == "at" else table[name]).to_pylist() for name in names]
     for values in zip(*columns, strict=True):
-        entry = dict(zip(names, values, strict=True))
-        yield Entry(**entry | {"at": datetime.fromtimestamp(0, UTC) + timedelta(microseconds=entry["at"])})
+        # A text that a file of another version lacks is null in the table, and empty here.
+        entry: dict[str, Any] = {
+            name: "" if value is None and name in texts else value for name, value in zip(names, values, strict=True)
+        }
+        yield Entry(**entry | {"at": None if entry["at"] is None else _EPOCH + timedelta(microseconds=entry["at"])})
 
 
 def _schema() -> "pa.Schema":

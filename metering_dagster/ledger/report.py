@@ -43,7 +43,7 @@ def lines_of_hour(ledger: Ledger, bucket: str) -> list[Line]:
         return []
     import pyarrow.compute as pc
 
-    ordered = table.sort_by("at")
+    ordered = in_order_of_time(table)
     records = last_of_each_group(ordered.filter(pc.equal(ordered["kind"], Kind.RECORD.value)))
     waiting = last_of_each_group(ordered.filter(pc.equal(ordered["kind"], Kind.GROUP.value)))
     waiting = waiting.join(records.select(GROUP), keys=GROUP, join_type="left anti")
@@ -54,6 +54,15 @@ def lines_of_hour(ledger: Ledger, bucket: str) -> list[Line]:
         *_lines(bucket, Kind.ROW, rows.filter(pc.not_equal(rows["outcome"], Outcome.LATE.value)), "quantity"),
         *_lines(bucket, Kind.ROW, rows.filter(pc.equal(rows["outcome"], Outcome.LATE.value)), "late_by"),
     ]
+
+
+def in_order_of_time(table: "pa.Table") -> "pa.Table":
+    """The entries by the instant at which they were told; those of a version that did not say it are the oldest."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    instants = table["at"].cast(pa.int64())
+    return table.take(pc.sort_indices(pc.fill_null(instants, 0)))
 
 
 def last_of_each_group(table: "pa.Table") -> "pa.Table":
@@ -70,9 +79,9 @@ def _lines(bucket: str, kind: Kind, table: "pa.Table", quantity: str) -> list[Li
     return [
         Line(
             bucket,
-            entry["dimension"],
+            entry["dimension"] or "",
             kind.value,
-            entry["outcome"],
+            entry["outcome"] or "",
             entry["outcome_count"],
             entry[f"{quantity}_sum"] or Decimal(0),
         )
@@ -101,7 +110,7 @@ def draw(day: str, table: "pd.DataFrame") -> bytes:
     ]
     for strip, (dimension, quantities) in zip(strips, usage.items(), strict=False):
         strip.bar(range(24), quantities, color="#4f43dd", width=0.8)
-        strip.set_ylabel(mask_text(dimension), rotation=0, ha="right", va="center", fontsize=8)
+        strip.set_ylabel(mask_text(dimension), rotation=0, ha="right", va="center", fontsize=8, parse_math=False)
         strip.tick_params(labelsize=8)
         strip.spines[["top", "right"]].set_visible(False)
     _draw_outcomes(strips[-1], table, hours)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from metering_dagster.ledger.entries import BILLED, Entry, Kind, Standing, standing_of
 from metering_dagster.ledger.files import Ledger, entries_of
-from metering_dagster.ledger.report import GROUP, last_of_each_group
+from metering_dagster.ledger.report import GROUP, in_order_of_time, last_of_each_group
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,11 +32,12 @@ def standing_of_hour(ledger: Ledger, bucket: str) -> Standing:
         goods.append(good.select([*GROUP, "outcome", "quantity", "at"]))
         exceptions += [entry for entry in entries_of(others) if entry.kind != Kind.GROUP]
     if goods:
-        latest = last_of_each_group(pa.concat_tables(goods).sort_by("at"))
+        latest = last_of_each_group(in_order_of_time(pa.concat_tables(goods)))
         sums = latest.group_by(["dimension", "outcome"]).aggregate([("outcome", "count"), ("quantity", "sum")])
         for line in sums.to_pylist():
             outcomes[line["outcome"]] += line["outcome_count"]
-            billed[line["dimension"]] = billed.get(line["dimension"], Decimal(0)) + (line["quantity_sum"] or Decimal(0))
+            dimension = line["dimension"] or ""
+            billed[dimension] = billed.get(dimension, Decimal(0)) + (line["quantity_sum"] or Decimal(0))
     records = {entry.group for entry in exceptions if entry.kind == Kind.RECORD}
     if records:
         # Of a record that was sent again only the last answer counts.

@@ -12,6 +12,7 @@ import dagster as dg
 from metering_dagster.errors import MeteringError
 from metering_dagster.licenses import lane
 from metering_dagster.licenses.wiring import events_queue_of, subscribers_of
+from metering_dagster.masking import markdown_list
 
 if TYPE_CHECKING:
     from metering_dagster.licenses.application import Report
@@ -86,4 +87,4 @@ def _list(name: str, words: Sequence[str]) -> dict[str, dg.MetadataValue]:
     if not words:
         return {}
     more = [f"and {len(words) - _SHOWN} more"] if len(words) > _SHOWN else []
-    return {name: dg.MetadataValue.md("\n".join(f"- {line}" for line in [*words[:_SHOWN], *more]))}
+    return {name: dg.MetadataValue.md(markdown_list([*words[:_SHOWN], *more]))}

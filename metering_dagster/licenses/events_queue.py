@@ -12,7 +12,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from metering_dagster.dynamodb import CALLER_CODES, is_connection_error, is_credentials_error
 from metering_dagster.errors import CallerError, MeteringError, SettingsError, UnreachableError
-from metering_dagster.masking import mask_text
+from metering_dagster.masking import mask_text, printable
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
@@ -82,7 +82,7 @@ class EventsQueue:
                 QueueUrl=self.url, MaxNumberOfMessages=BATCH, WaitTimeSeconds=WAIT_SECONDS
             )
         return [
-            Message(message["MessageId"], message["Body"], message["ReceiptHandle"])
+            Message(printable(message["MessageId"]), message["Body"], message["ReceiptHandle"])
             for message in answer.get("Messages", [])
         ]
 

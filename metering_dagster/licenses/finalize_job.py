@@ -11,7 +11,7 @@ import dagster as dg
 
 from metering_dagster.errors import MeteringError
 from metering_dagster.licenses import lane
-from metering_dagster.masking import digest, mask
+from metering_dagster.masking import digest, markdown_list, mask
 from metering_dagster.metering.quantities import number_text, total
 from metering_dagster.settings import Mode
 
@@ -123,7 +123,7 @@ def _metadata(mode: Mode, done: "Closing") -> dict[str, dg.MetadataValue]:
         "lost_quantity": dg.MetadataValue.float(float(total(loss.quantity for loss in done.losses))),
     }
     if done.closed:
-        shown["closed_licences"] = dg.MetadataValue.md("\n".join(f"- {each.name}" for each in done.closed[:_SHOWN]))
+        shown["closed_licences"] = dg.MetadataValue.md(markdown_list(each.name for each in done.closed[:_SHOWN]))
     return shown | ({"losses": _table(done.losses)} if done.losses else {})
 
 

@@ -63,6 +63,8 @@ _KEPT_FROM_OUR_ENVIRONMENT = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "LD_LIBRAR
 class StackError(MeteringError):
     """The embedded stack cannot be started; the message holds the end of the log of what failed."""
 
+    has_lines = True
+
 
 class _ChildExitedError(StackError):
     """A child ended before it was ready."""

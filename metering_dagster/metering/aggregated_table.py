@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from metering_dagster import dynamodb, transactions
+from metering_dagster import dynamodb, hours, transactions
 from metering_dagster.dynamodb import IndexShape, Item, TableShape, typed, value
 from metering_dagster.metering import commit_items, own_items, pending_index
 from metering_dagster.metering.commit_items import CommitRecord, Committed
@@ -143,16 +143,8 @@ class AggregatedTable:
         """
         names = f"{_HASH}, {_RANGE}, {commit_items.LICENSE}, {commit_items.GROUP}"
         for shard in range(own_items.SHARDS):
-            for keys in self._commit_pages(bucket, shard, ProjectionExpression=names):
+            for keys in _commit_pages(self.client, self.name, bucket, shard, ProjectionExpression=names):
                 yield from self._lost_of(keys)
-
-    def has_commits(self, bucket: str) -> bool:
-        """Whether any group of this hour was committed by us; it stops at the first shard that holds one."""
-        return any(
-            page
-            for shard in range(own_items.SHARDS)
-            for page in self._commit_pages(bucket, shard, ProjectionExpression=_RANGE, Limit=1)
-        )
 
     def put_back(self, aggregate: Aggregate, now: datetime) -> bool:
         """Put the aggregate of a commit back, pending and marked.
@@ -193,6 +185,37 @@ class AggregatedTable:
                 head, keys = keys[: dynamodb.BATCH_GET_KEYS], keys[dynamodb.BATCH_GET_KEYS :]
                 yield from self._still_pending(head, bucket)
         yield from self._still_pending(keys, bucket)
+
+    def unreachable(self, now: datetime) -> Iterator[StoredAggregate]:
+        """Find, by a Scan of the sparse index, what is filed where no Query of ours looks, read again consistently."""
+        for page in self._index.unreachable(now):
+            keys = [{_HASH: item[_HASH], _RANGE: item[_RANGE]} for item in page]
+            with self._explained():
+                found = [_stored(item) for item in dynamodb.batch_get(self.client, self.name, keys)]
+            yield from (
+                stored for stored in found if stored.pending is not None and not hours.is_named(stored.pending, now)
+            )
+
+    def refile(self, moves: Sequence[tuple[StoredAggregate, str]], now: datetime) -> list[bool]:
+        """File each under this hour, on the condition that it is still pending where it was; for each, whether it was.
+
+        Nothing else of it changes. Whether it can be sent is judged when that hour is.
+        """
+        units = []
+        for stored, bucket in moves:
+            values = {":from": {"S": stored.pending}, ":to": {"S": bucket}, ":now": {"S": dynamodb.stamp(now)}}
+            action = {
+                "Update": {
+                    "TableName": self.name,
+                    "Key": {_HASH: {"S": stored.license_arn}, _RANGE: {"S": stored.sort_key}},
+                    "UpdateExpression": "SET meteringPending = :to, updatedAt = :now",
+                    "ConditionExpression": "meteringPending = :from",
+                    "ExpressionAttributeValues": values,
+                }
+            }
+            units.append(Unit((action,), _ITEM_BYTES + transactions.bytes_of(values)))
+        with self._explained():
+            return [fate is Fate.WRITTEN for fate in transact(self.client, units)]
 
     def check_shape(self) -> None:
         """Raise `TableError` where the table's keys or indexes are not as they must be."""
@@ -244,16 +267,6 @@ class AggregatedTable:
             items = list(dynamodb.batch_get(self.client, self.name, keys))
         found = sorted((_stored(item) for item in items), key=lambda s: (s.license_arn, s.sort_key))
         return [stored for stored in found if stored.pending == bucket]
-
-    def _commit_pages(self, bucket: str, shard: int, **reading: Any) -> Iterator[Sequence[Item]]:
-        request: dict[str, Any] = {
-            "TableName": self.name,
-            "KeyConditionExpression": f"{_HASH} = :shard",
-            "ExpressionAttributeValues": {":shard": {"S": own_items.commit_hash_key(bucket, shard)}},
-            **reading,
-        }
-        with self._explained():
-            yield from dynamodb.pages(self.client.query, **request)
 
     def _lost_of(self, items: Sequence[Item]) -> Iterator[CommitRecord]:
         """Those of these commits, named by key and group, whose aggregate is gone."""
@@ -349,6 +362,26 @@ class AggregatedTable:
 
     def _explained(self) -> dynamodb.Explained:
         return dynamodb.Explained(self.client, self.name, SHAPE)
+
+
+def has_commits(client: "DynamoDBClient", table: str, bucket: str) -> bool:
+    """Whether any group of this hour was committed by us; it stops at the first shard that holds one."""
+    shards = range(own_items.SHARDS)
+    pages = (_commit_pages(client, table, bucket, shard, ProjectionExpression=_RANGE, Limit=1) for shard in shards)
+    return any(next(iter(of_shard), ()) for of_shard in pages)
+
+
+def _commit_pages(
+    client: "DynamoDBClient", table: str, bucket: str, shard: int, **reading: Any
+) -> Iterator[Sequence[Item]]:
+    request: dict[str, Any] = {
+        "TableName": table,
+        "KeyConditionExpression": f"{_HASH} = :shard",
+        "ExpressionAttributeValues": {":shard": {"S": own_items.commit_hash_key(bucket, shard)}},
+        **reading,
+    }
+    with dynamodb.Explained(client, table, SHAPE):
+        yield from dynamodb.pages(client.query, **request)
 
 
 def _key(group: GroupKey) -> Item:

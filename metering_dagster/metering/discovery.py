@@ -99,9 +99,10 @@ def _pending_aggregates(tables: Tables, part: Slice) -> int:
     return sum(part.holds(stored.buyer) for stored in tables.aggregated.pending(part.bucket, part.licences))
 
 
-def mend(tables: Tables, bucket: str, odd: Iterable[RawRow], report: Discovery) -> None:
+def mend(tables: Tables, bucket: str | None, odd: Iterable[RawRow], report: Discovery) -> None:
     """Give odd rows of this hour, as they were just read from the table, each its end or its right place.
 
+    None: rows that are filed where no Query looks, each under a value of its own.
     Where others made the aggregate of a row's group, its rows are settled before any is judged.
     """
     now = tables.clock()
@@ -109,7 +110,7 @@ def mend(tables: Tables, bucket: str, odd: Iterable[RawRow], report: Discovery) 
     ends: list[RowEnd] = []
     of_groups: dict[GroupKey, list[RawRow]] = {}
     for row in odd:
-        if row.pending != bucket:
+        if row.pending is None or (bucket is not None and row.pending != bucket):
             continue  # the index was behind: another run has dealt with it
         key = group_of(row.license_arn, row.sort_key)
         if key is not None:
@@ -145,7 +146,7 @@ def _named_row(row: RawRow) -> tuple[str, tuple[str, str]]:
     return called, (row.license_arn, account_of(row.sort_key))
 
 
-def _settle(tables: Tables, bucket: str, key: GroupKey, committed: Committed, report: Discovery) -> None:
+def _settle(tables: Tables, bucket: str | None, key: GroupKey, committed: Committed, report: Discovery) -> None:
     late_before = report.settled.late_rows
     settle_group(tables, key, committed, report.settled)
     if key.bucket != bucket:

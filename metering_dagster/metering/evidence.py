@@ -70,6 +70,17 @@ class HourEvidence:
         rows, aggregates = (expected.pending_rows, expected.pending_aggregates) if expected else (0, 0)
         return self.count(1 + rows, 1 + aggregates)
 
+    def has_commits(self) -> bool:
+        """Whether any group of the hour was committed by us; yes where that cannot be looked up: then a run looks."""
+        from metering_dagster.metering.aggregated_table import has_commits
+
+        try:
+            probe = self.deployment.probe.aggregates
+            return has_commits(probe.client, probe.table, self.bucket)
+        except MeteringError as error:
+            self.doubts.append(f"Whether {self.bucket} has commits could not be looked up, so a run looks: {error}")
+            return True
+
     def count(self, most_rows: int, most_aggregates: int) -> Pending:
         """What is pending, counted no further than that; a look that fails says why."""
         try:

@@ -13,7 +13,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from botocore.parsers import ResponseParserError
 
 from metering_dagster.dynamodb import CALLER_CODES, is_connection_error, is_credentials_error
-from metering_dagster.masking import mask_names, mask_text
+from metering_dagster.masking import mask_names, mask_text, printable
 from metering_dagster.metering.batches import Batch
 from metering_dagster.metering.groups import Aggregate
 from metering_dagster.metering.quantities import Quantities
@@ -147,7 +147,9 @@ def _failure(error: Exception, batch: Batch) -> CallFailure | None:
     if isinstance(error, ClientError):
         code = error.response.get("Error", {}).get("Code", "")
         http = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-        return CallFailure(_trouble(code, http), code, masked(error.response.get("Error", {}).get("Message", "")))
+        return CallFailure(
+            _trouble(code, http), printable(code), masked(error.response.get("Error", {}).get("Message", ""))
+        )
     if is_credentials_error(error):
         return CallFailure(Trouble.CALLER, type(error).__name__, masked(str(error)))
     if is_connection_error(error) or isinstance(error, ResponseParserError):

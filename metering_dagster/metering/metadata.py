@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import dagster as dg
 
 from metering_dagster.ledger.entries import Standing
-from metering_dagster.masking import mask_text
+from metering_dagster.masking import markdown_list, mask_text, printable
 from metering_dagster.metering.quantities import number_text, total
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ def _statuses(ended: Mapping[str, int], run: Mapping[str, int]) -> Metadata:
     if not ended:
         return {}
     records = [
-        dg.TableRecord({"status": status, "records": count, "in this run": run.get(status, 0)})
+        dg.TableRecord({"status": printable(status), "records": count, "in this run": run.get(status, 0)})
         for status, count in sorted(ended.items())
     ]
     return {"statuses": dg.MetadataValue.table(records)}
@@ -154,9 +154,9 @@ def _by_dimension(quantities: Mapping[str, Decimal]) -> Metadata:
 def _table(name: str, what: str, count: str, rows: Mapping[str, int | str]) -> Metadata:
     if not rows:
         return {}
-    records = [dg.TableRecord({what: key, count: value}) for key, value in sorted(rows.items())]
+    records = [dg.TableRecord({what: printable(key), count: value}) for key, value in sorted(rows.items())]
     return {name: dg.MetadataValue.table(records)}
 
 
 def _notes(notes: Sequence[str]) -> Metadata:
-    return {"notes": dg.MetadataValue.md("\n".join(f"- {note}" for note in notes))} if notes else {}
+    return {"notes": dg.MetadataValue.md(markdown_list(notes))} if notes else {}

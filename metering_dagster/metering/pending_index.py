@@ -1,15 +1,17 @@
 """The sparse index `metering_pending`, which the usage and the aggregated table both have.
 
-Belongs here: finding what is pending for an hour by Query (an item is in it while it has `meteringPending`).
-Does not: what the items are. The index is eventually consistent: read the base table before deciding anything.
+Belongs here: finding what is pending for an hour by Query (an item is in it while it has `meteringPending`), and, by a
+Scan of this index alone, what no such Query finds. Does not: what the items are. The index is eventually consistent:
+read the base table before deciding anything.
 """
 
 import time
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence, Set
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from metering_dagster import dynamodb
+from metering_dagster import dynamodb, hours
 from metering_dagster.dynamodb import Explained, Item, TableShape
 from metering_dagster.errors import UnreachableError
 from metering_dagster.masking import mask_text
@@ -21,6 +23,9 @@ NAME = "metering_pending"
 HASH_KEY, RANGE_KEY = "meteringPending", "licenseArn"
 _LONGEST = 1024
 """Bytes of an index' range key, at most. A longer license has no item here, and DynamoDB refuses to be asked for it."""
+
+_USUAL_HOURS = 100
+"""The newest hours hold nearly all that is pending. A filter names at most so many values, which are not sent then."""
 
 
 class PendingIndex:
@@ -64,6 +69,26 @@ class PendingIndex:
                         f"time: {found} items were seen, and there are more. Nothing was written."
                     )
         return found
+
+    def unreachable(self, now: datetime) -> Iterator[Sequence[Item]]:
+        """Scan the index for items whose `meteringPending` no Query will ever name (`hours.is_named`).
+
+        Each has the keys of the table and of the index. Every page is read, one after the other: so the Scan takes a
+        fraction of what one partition of the index can give, and leaves the rest to those who bill. Memory is that of
+        a page.
+        """
+        usual = {f":h{n}": {"S": hours.bucket(hours.hour_at_offset(now, n))} for n in range(_USUAL_HOURS)}
+        request: dict[str, Any] = {
+            "TableName": self.table,
+            "IndexName": NAME,
+            "ProjectionExpression": ", ".join(dict.fromkeys((self.shape.hash_key, self.shape.range_key, HASH_KEY))),
+            "FilterExpression": f"NOT ({HASH_KEY} IN ({', '.join(usual)}))",
+            "ExpressionAttributeValues": usual,
+        }
+        with Explained(self.client, self.table, self.shape):
+            for answer in dynamodb.answers(self.client.scan, **request):
+                self._check(answer["Items"])
+                yield [item for item in answer["Items"] if not hours.is_named(item[HASH_KEY]["S"], now)]
 
     def _leaps(self, bucket: str, licenses: Set[str], how: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
         """Query the hour from the first of these licenses to the last, leaping over what lies between.

@@ -36,6 +36,9 @@ class Evidence(Protocol):
     def pending(self, expected: LastRun | None) -> "Pending":
         """What is pending in the hour."""
 
+    def has_commits(self) -> bool:
+        """Whether any group of the hour was committed by this project."""
+
 
 @dataclass(frozen=True, slots=True)
 class Pending:
@@ -72,7 +75,7 @@ def decide(hour: datetime, now: datetime, lock_hours: int, evidence: Evidence) -
     if pending.rows or pending.aggregates:
         return _with_work(hour, now, last, pending)
     if last is not None:
-        return Decision(False, f"{bucket} is closed: it was metered, and nothing is pending in it.")
+        return _of_closed_hour(hour, now, last, evidence)
     if _is_first_call(hour, now, lock_hours) or offset >= ASKED_FOR_IN_ANY_CASE:
         return Decision(True, f"Nothing is pending in {bucket}, and no run has closed it yet.")
     return Decision(False, f"Nothing is pending in {bucket}.")
@@ -82,6 +85,13 @@ def closing_run(hour: datetime, lock_hours: int, evidence: Evidence) -> LastRun 
     """The last run that went through after the lock; one by hand before the hour was over closed nothing."""
     last = evidence.last_run()
     return None if last is None or hours.is_locked(hour, last.ended, lock_hours) else last
+
+
+def _of_closed_hour(hour: datetime, now: datetime, last: LastRun, evidence: Evidence) -> Decision:
+    bucket = hours.bucket(hour)
+    if _is_last_visit_due(hour, now, last) and evidence.has_commits():
+        return Decision(True, f"The last visit of {bucket}: it looks whether each commit still has its aggregate.")
+    return Decision(False, f"{bucket} is closed: it was metered, and nothing is pending in it.")
 
 
 def _with_work(hour: datetime, now: datetime, last: LastRun | None, pending: Pending) -> Decision:
@@ -102,6 +112,16 @@ def _is_asked_for_in_any_case(hour: datetime, now: datetime, last: LastRun | Non
         return True
     ran_this_hour = last is not None and hours.floor_hour(last.ended) == hours.floor_hour(now)
     return hours.offset_of(hour, now) >= ASKED_FOR_IN_ANY_CASE and not ran_this_hour
+
+
+def _is_last_visit_due(hour: datetime, now: datetime, last: LastRun) -> bool:
+    """Whether the hour's last visit has not been yet: from offset 22 on, and in the month's grace from 05:00 on the 1st
+    once more (domain: a commit whose aggregate is gone).
+    """
+    begins = [hour + hours.LAST_CALL_OFFSET * hours.HOUR]
+    if hours.is_previous_month(hour, now):
+        begins.append(hours.month_start(now) + hours.GRACE_LAST_CALL)
+    return any(last.ended < begin <= now for begin in begins)
 
 
 def _is_first_call(hour: datetime, now: datetime, lock_hours: int) -> bool:

@@ -79,6 +79,12 @@ class UsageTable:
                 yield IndexedRow(item[_HASH]["S"], item[_RANGE]["S"],
                                  value(item, "customerAWSAccountId"), value(item, "dimension"))  # fmt: skip
 
+    def unreachable_rows(self, now: datetime) -> Iterator[IndexedRow]:
+        """Find, by a Scan of the sparse index, the rows filed where no Query of ours looks, by their keys alone."""
+        for page in self._index.unreachable(now):
+            for item in page:
+                yield IndexedRow(item[_HASH]["S"], item[_RANGE]["S"], None, None)
+
     def pending_groups(self, bucket: str, licenses: Sequence[str] | None = None) -> Iterator[tuple[GroupKey, int]]:
         """Find the groups of this hour with rows filed under it, each with how many; license after license.
 

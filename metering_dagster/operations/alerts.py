@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from metering_dagster.masking import mask_text
+from metering_dagster.masking import mask_lines, mask_text
 
 CAUSE_CHARACTERS = 6_000
 """A message of SNS holds 256 KB; what a person reads is shorter."""
@@ -42,9 +42,9 @@ def parts(alert: Alert) -> Mapping[str, str]:
         "subject": mask_text(alert.subject),
         "hour": mask_text(alert.hour or ""),
         "lane": mask_text(alert.lane or ""),
-        "job": alert.job or "",
+        "job": mask_text(alert.job or ""),
         "licence": mask_text(alert.licence or ""),
-        "cause": _shortened(mask_text(alert.cause)),
+        "cause": _shortened(mask_lines(alert.cause.split("\n"))),
         "run": alert.run_id or "",  # an id of a run may end in twelve digits, which are no account
         "link": alert.link,
     }

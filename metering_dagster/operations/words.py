@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from urllib.parse import urlsplit
 
 from metering_dagster import hours
-from metering_dagster.masking import mask_text
+from metering_dagster.masking import mask_lines
 from metering_dagster.operations.init import TableReport, price
 from metering_dagster.operations.outlook import Outlook, Standing, State
 from metering_dagster.operations.status import JUDGED_ROWS, Place
@@ -34,7 +34,7 @@ def init_text(reports: Sequence[TableReport]) -> str:
         lines.append("What differs was left as it is.")
     else:
         lines.append("All is as needed.")
-    return mask_text("\n".join(lines))
+    return mask_lines(lines)
 
 
 def _state(report: TableReport) -> str:
@@ -84,7 +84,7 @@ def status_text(place: Place, found: Outlook) -> str:
     else:
         lines.append("nothing is pending")
     lines += ["", f"looked at: {_looked_at(found)}", f"not looked at: {_UNSEEN}"]
-    return mask_text("\n".join(lines))
+    return mask_lines(lines)
 
 
 def _cells(standing: Standing) -> tuple[str, ...]:

@@ -34,8 +34,11 @@ REFUSALS = 3
 _HOURS_PAGE = "/assets/metered_usage?view=partitions"
 
 
-def run_failures_sensor(settings: Settings) -> dg.SensorDefinition:
-    """`run_failures`, which tells of failed runs of this code location, and of hours not closed in time."""
+def run_failures_sensor(settings: Settings, first_hour: datetime = FIRST_HOUR) -> dg.SensorDefinition:
+    """`run_failures`, which tells of failed runs of this code location, and of hours not closed in time.
+
+    Hours before the first one, with which the partitions begin, are of no concern.
+    """
 
     @dg.sensor(
         name="run_failures",
@@ -53,7 +56,7 @@ def run_failures_sensor(settings: Settings) -> dg.SensorDefinition:
         said = [beginning] if beginning else []
         before = remembered.write(memory)
         _take_failures(context, memory, now.timestamp())
-        said += _take_hours(context, metering, memory, now)
+        said += _take_hours(context, metering, memory, now, first_hour)
         channels = channels_of(metering, context.log.error)
         sent, faults = deliver(memory, channels, lambda key: _alert(context.instance, metering.settings, memory, key))
         given_up = memory.forget({channel.name for channel in channels}, now.timestamp(), metering.settings.now())
@@ -164,7 +167,7 @@ def is_ours(run: dg.DagsterRun, ours: Home, names: frozenset[str]) -> bool:
 
 
 def _take_hours(
-    context: dg.SensorEvaluationContext, metering: Deployment, memory: Memory, real_now: datetime
+    context: dg.SensorEvaluationContext, metering: Deployment, memory: Memory, real_now: datetime, first_hour: datetime
 ) -> list[str]:
     """Look at the hours, if it is time to; what is to be said about it."""
     try:
@@ -174,7 +177,7 @@ def _take_hours(
     if 0 <= real_now.timestamp() - memory.looked < HOURS_LOOKED_AT_SECONDS:
         return []
     now, found = settings.now(), list[unclosed.Unclosed]()
-    for hour in unclosed.due(now, settings.lock_hours, FIRST_HOUR):
+    for hour in unclosed.due(now, settings.lock_hours, first_hour):
         bucket = hours.bucket(hour)
         if bucket in memory.hours:
             continue

@@ -24,7 +24,7 @@ from metering_dagster.billing.cells import (
 from metering_dagster.billing.look import Ask, Looked, look
 from metering_dagster.billing.memory import Memory
 from metering_dagster.billing.reconcile import Days, Reported
-from metering_dagster.billing.watermark import Rules
+from metering_dagster.billing.watermark import PollTooSlowError, Rules
 
 START = datetime(2026, 9, 20, 10, tzinfo=UTC)
 TODAY = START.date()
@@ -67,6 +67,8 @@ class Imaginary:
     rows: dict[Row, datetime | None] = field(default_factory=dict)
     """Each with its stamp."""
     subscriptions: list[Subscription] = field(default_factory=lambda: [a_tenant("t1"), a_tenant("t2"), a_group("rg")])
+    most: int | None = None
+    """A reading of more fresh rows of a table takes too long; None: none does."""
 
     def passes(self, **time: float) -> None:
         self.now += timedelta(**time)
@@ -77,7 +79,7 @@ class Imaginary:
             self.rows[row] = stamp or self.now
 
     def reading(self) -> "Snapshot":
-        return Snapshot(dict(self.rows), self.now, Claims(self.subscriptions), lambda: self.now)
+        return Snapshot(dict(self.rows), self.now, Claims(self.subscriptions), lambda: self.now, self.most)
 
 
 @dataclass
@@ -88,16 +90,26 @@ class Snapshot:
     now: datetime
     its_claims: Claims
     clock: Callable[[], datetime]
+    most: int | None = None
 
     def claims(self) -> Claims:
         return self.its_claims
 
-    def pieces_since(self, starts: Mapping[Signal, datetime], first_day: date) -> list[Piece]:
-        return _pieces(
+    def pieces_since(
+        self, starts: Mapping[Signal, datetime], first_day: date, ends: Mapping[Signal, datetime] | None = None
+    ) -> list[Piece]:
+        found = [
             (row, stamp)
             for row, stamp in self.rows.items()
-            if stamp is not None and stamp >= starts[row.signal] and row.day >= first_day
-        )
+            if stamp is not None
+            and stamp >= starts[row.signal]
+            and (row.signal not in (ends or {}) or stamp < ends[row.signal])
+            and row.day >= first_day
+        ]
+        for signal in Signal:
+            if self.most is not None and sum(row.signal is signal for row, _ in found) > self.most:
+                raise PollTooSlowError(signal)
+        return _pieces(found)
 
     def pieces_of(self, days: Collection[date], claims: Claims, *, amounts: bool) -> list[Piece]:
         found = _pieces((row, stamp) for row, stamp in self.rows.items() if row.day in days)

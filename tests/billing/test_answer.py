@@ -19,7 +19,7 @@ from metering_dagster.billing.answer import (
     instant_text,
     record,
 )
-from metering_dagster.billing.cells import Claims, Group, Piece, Side, Signal, Subscription, Tenant
+from metering_dagster.billing.cells import Claims, Group, Oddity, Piece, Side, Signal, Subscription, Tenant
 from metering_dagster.errors import FeedRefusedError
 
 NOW = datetime(2026, 11, 28, 12, 30, 0, 148758, tzinfo=UTC)
@@ -45,9 +45,9 @@ def answered(
     *pieces: Piece,
     question: Question | None = None,
     claims: tuple[Subscription, ...] = (T1, GROUP),
-    unstamped: dict[date, int] | None = None,
+    odd: dict[Oddity, dict[date, int]] | None = None,
 ) -> Answer:
-    return answer_since(question or a_question(), OVERLAP, pieces, Claims(claims), unstamped or {})
+    return answer_since(question or a_question(), OVERLAP, pieces, Claims(claims), odd or {})
 
 
 @pytest.mark.case("client_zone")
@@ -128,10 +128,13 @@ def test_a_since_in_the_future_of_the_databases_clock_is_refused():
     assert a_question(since=NOW).since == NOW
 
 
-def test_a_column_of_whole_seconds_is_read_from_the_full_second_on():
-    question = a_question(since=NOW)
-    assert question.start(whole_seconds=True) == NOW.replace(microsecond=0)
-    assert question.start(whole_seconds=False) == NOW
+@pytest.mark.case("column_precision")
+@pytest.mark.parametrize(
+    ("decimals", "microseconds"),
+    [(0, 0), (1, 100_000), (2, 140_000), (3, 148_000), (4, 148_700), (5, 148_750), (6, 148_758)],
+)
+def test_a_column_is_read_from_the_stamp_that_it_holds_of_since_on(decimals, microseconds):
+    assert a_question(since=NOW).start(decimals) == NOW.replace(microsecond=microseconds)
 
 
 @pytest.mark.case("both_tables")
@@ -219,11 +222,27 @@ def test_each_day_within_the_horizon_then_or_now_is_read_or_named(since, days):
 
 
 def test_rows_without_a_stamp_are_named_for_a_pull_by_hand():
-    told = answered(unstamped={DAY: 2, DAY + timedelta(days=1): 3, DAY + timedelta(days=4): 1})
+    told = answered(odd={Oddity.MISSING: {DAY: 2, DAY + timedelta(days=1): 3, DAY + timedelta(days=4): 1}})
     assert [(each.first_day.day, each.last_day.day, each.why[:6]) for each in told.meta.repull_by_hand] == [
         (20, 21, "5 rows"),
         (24, 24, "1 row "),
     ]
+
+
+@pytest.mark.case("sentinel_stamps")
+def test_rows_whose_stamps_tell_nothing_are_named_for_a_pull_by_hand_each_with_its_reason():
+    told = answered(odd={Oddity.MISSING: {}, Oddity.EARLY: {DAY: 1}, Oddity.AHEAD: {DAY: 2}})
+    assert [each.why.partition(":")[0] for each in told.meta.repull_by_hand] == [
+        "1 row has a stamp before 2000, which is none of an ingest",
+        "2 rows have a stamp far ahead of the database's clock",
+    ]
+
+
+@pytest.mark.case("local_time_writer")
+def test_what_a_writer_behind_utc_hides_is_told():
+    (told,) = [sentence for sentence in answered().meta.does_not_detect if "behind UTC" in sentence]
+    assert "local time" in told
+    assert "60 minutes" in told
 
 
 def test_rows_are_ordered_by_date_then_external_id_then_id():

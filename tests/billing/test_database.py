@@ -245,17 +245,17 @@ def test_a_server_that_restarts_is_away_meanwhile_and_answers_afterwards(restart
         assert reading.claims().subscriptions == []
 
 
-def precision(billing: BillingTables, signal: Signal) -> bool:
+def precision(billing: BillingTables, signal: Signal) -> int:
     with billing.database().reading() as reading:
-        return reading.has_whole_seconds(signal)
+        return reading.precision(signal)
 
 
 @pytest.mark.services
 @pytest.mark.case("stamp_precision")
 def test_a_column_of_whole_seconds_works_and_says_so(billing_mariadb):
     billing_mariadb.run("ALTER TABLE cmdb_cost_facts MODIFY updated_at DATETIME(0)")
-    assert precision(billing_mariadb, Signal.FACTS)
-    assert not precision(billing_mariadb, Signal.DAILY)
+    assert precision(billing_mariadb, Signal.FACTS) == 0
+    assert precision(billing_mariadb, Signal.DAILY) == 6
     billing_mariadb.subscribe(tenant("t1"))
     billing_mariadb.fact("t1", DAY, TEN)
     with billing_mariadb.database().reading() as reading:
@@ -274,7 +274,7 @@ def test_stamps_keep_their_microseconds(billing):
         later, _ = reading.pieces_since({Signal.FACTS: stamps[1]}, DAY)
     assert (tenants.side.rows, later.side.rows) == (2, 1)
     assert tenants.side.newest == later.side.newest == stamps[1]
-    assert not precision(billing, Signal.FACTS)
+    assert precision(billing, Signal.FACTS) == 6
 
 
 @pytest.mark.parametrize("written", ["2026-11-20 10:00:00", "2026-11-20 10:00:00.000000", "2026-11-20 10:00:00.0"])

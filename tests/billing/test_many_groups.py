@@ -55,7 +55,7 @@ def steps_of(database: Database, engine: Engine, days: int) -> list[Step]:
             reading.pieces_of([today, first], claims, amounts=amounts)
         reading.checksums(first)
         reading.odd_stamps(today)
-        reading.unstamped(first)
+        reading.odd_days(first, reading.now)
         reading.groups_of(today)
         reading.tenants_of(today)
     with engine.connect() as connection:

@@ -12,6 +12,7 @@ from metering_dagster.licenses.closing_rules import is_over
 from metering_dagster.licenses.closing_store import ClosingStore
 from metering_dagster.licenses.flush_search import need_of_flush
 from metering_dagster.metering import ticks
+from metering_dagster.metering.aggregated_table import has_commits
 from metering_dagster.metering.deployment import Deployment
 from tests.crash.errands import Errand, Kind
 
@@ -80,6 +81,10 @@ class _HourEvidence:
 
     def last_run(self) -> ticks.LastRun | None:
         return self.memory.last_runs.get(self.bucket)
+
+    def has_commits(self) -> bool:
+        probe = self.deployment.probe.aggregates
+        return has_commits(probe.client, probe.table, self.bucket)
 
     def pending(self, expected: ticks.LastRun | None) -> ticks.Pending:
         rows, aggregates = (expected.pending_rows, expected.pending_aggregates) if expected else (0, 0)

@@ -194,6 +194,7 @@ def test_a_record_whose_key_names_an_hour_that_is_still_open_is_filed_wrongly(wo
     assert (rejected["meteringStatus"], rejected["meteringStatusReason"]) == ("RejectedClientSide", "SortKeyMismatch")
     assert world.record_statuses() == {"RejectedClientSide": 1, "SubmissionExpired": 2}
     assert done.rejected == {"SortKeyMismatch": 1}
+    assert f"{HOUR}: a record of license ****cdef" in done.notes[0]
 
 
 def test_a_row_that_is_rewritten_meanwhile_is_judged_as_it_is_now(world):
@@ -310,7 +311,7 @@ def test_the_wrong_table_is_not_taken_for_an_empty_one(world):
 
 def test_at_the_turn_of_a_month_a_sweep_under_way_leaves_the_old_month_alone(world):
     world.at("2026-11-30T23:59:59Z")
-    old = "2026-11-29T20"
+    old = "2026-11-29T18"
     world.put(a_usage(0, "1", hour=old), an_aggregate("4", hour=old, dimension="direct"))
     client = world.deployment.tables.usage.client
     client.meta.events.register("before-call.dynamodb.BatchGetItem", lambda **_: world.at("2026-12-01T00:00:00Z"))
@@ -318,6 +319,15 @@ def test_at_the_turn_of_a_month_a_sweep_under_way_leaves_the_old_month_alone(wor
     assert world.row_statuses() + world.record_statuses() == {"AggregationExpired": 1, "pending": 1}
     assert done.changed == 0
     assert not hours_of_sweep(0, world.clock.now, hours.parse_bucket("2026-11-30T23"))
+
+
+def test_what_the_months_grace_opens_again_is_left_alone_whoever_asks_for_its_sweep(world):
+    world.at("2026-11-30T23:59:59Z")
+    waiting = "2026-11-29T20"
+    world.put(a_usage(0, "1", hour=waiting), an_aggregate("4", hour=waiting, dimension="direct"))
+    before = world.dump()
+    sweep_of(world, waiting)
+    assert world.dump() == before
 
 
 def test_a_rival_visit_at_the_same_time_and_the_sweep_agree(world):

@@ -1,8 +1,11 @@
 """The ledger's files, in a folder and on S3 (the emulator's)."""
 
+import os
 import socket
+import stat
 import subprocess
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -11,12 +14,15 @@ from pathlib import Path
 
 import boto3
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from metering_dagster.errors import SettingsError, UnreachableError
+from metering_dagster.errors import DamagedFileError, SettingsError, UnreachableError
 from metering_dagster.ledger import files
 from metering_dagster.ledger.entries import Entry, Kind, Outcome, Standing, standing_of
 from metering_dagster.ledger.files import Ledger
+from metering_dagster.ledger.report import lines_of_hour
 from metering_dagster.ledger.standing import standing_of_hour
 from metering_dagster.local.stack import LocalStack
 
@@ -235,3 +241,89 @@ def test_the_readmes_lines_read_the_ledger(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.chdir(tmp_path)
     for line in lines:
         assert len(eval(line, {"pd": pd, "duckdb": duckdb})) == 2
+
+
+def rewritten(path: str, change: Callable[[pa.Table], pa.Table]) -> None:
+    """The file as another version would have written it."""
+    pq.write_table(change(pq.read_table(path, partitioning=None)), path)
+
+
+def an_older_one(table: pa.Table, *missing: str) -> pa.Table:
+    return table.drop_columns(list(missing))
+
+
+def a_newer_one(table: pa.Table) -> pa.Table:
+    more = table.append_column("color", pa.array(["red"] * table.num_rows))
+    return more.set_column(0, "kind", more["kind"].dictionary_encode())
+
+
+LOCAL = pytest.mark.parametrize("ledger", ["folder"], indirect=True)
+
+
+@pytest.mark.case("old_ledger_file")
+@LOCAL
+@pytest.mark.parametrize("missing", files._schema().names)
+def test_a_file_of_an_older_and_of_a_newer_version_are_read_beside_ours(ledger: Ledger, missing: str) -> None:
+    for number, name in enumerate(("older", "newer", "ours")):
+        row = Entry(Kind.ROW.value, Outcome.LATE.value, "l", "a", "d", Decimal(5), sort_key="k", late_by=Decimal(2))
+        told(ledger, an_entry(number), row, name=name)
+    older, newer, _ = sorted(ledger.files_of(HOUR), key=lambda path: ("older" not in path, "newer" not in path))
+    rewritten(older, lambda table: an_older_one(table, missing))
+    rewritten(newer, a_newer_one)
+
+    table = ledger.table_of_hour(HOUR)
+    assert table is not None
+    assert table.schema == files._schema()
+    assert table.num_rows == 6
+    assert table[missing].null_count >= 2
+    entries = ledger.read_hour(HOUR)
+    assert len(entries) == 6
+    if missing in {"mode", "run_id", "at", "reason", "sort_key", "rows", "metering_record_id", "customer_identifier"}:
+        standing = standing_of_hour(ledger, HOUR)
+        assert standing == standing_of(entries)
+        assert standing.billed == {"api-calls": Decimal("12.75")}
+        assert (standing.late_rows, standing.late) == (3, Decimal(6))
+    assert standing_of_hour(ledger, HOUR).outcomes["Success"] >= 2
+    assert {line.kind for line in lines_of_hour(ledger, HOUR)} >= {"record", "row"}
+
+
+@LOCAL
+def test_an_entry_without_an_instant_is_older_than_any_other(ledger: Ledger) -> None:
+    told(ledger, replace(an_entry(1), outcome="CustomerNotSubscribed"), name="run-2")
+    told(ledger, an_entry(1), name="run-1")
+    (path,) = (path for path in ledger.files_of(HOUR) if "run-2" in path)
+    rewritten(path, lambda table: an_older_one(table, "at"))
+    assert standing_of_hour(ledger, HOUR).outcomes == {"Success": 1}
+    assert [line.outcome for line in lines_of_hour(ledger, HOUR)] == ["Success"]
+
+
+@LOCAL
+@pytest.mark.parametrize(("change", "words"), [
+    (lambda table: pa.table({"name": ["x"], "reason": ["y"]}), "it has other columns"),
+    (lambda table: table.set_column(4, "dimension", pa.array([7])), "its column dimension is int64, not string"),
+    (lambda table: table.set_column(5, "quantity", pa.array([4.5])), "its column quantity is double"),
+    (lambda table: table.set_column(6, "at", pa.array([1])), "its column at is int64"),
+    (lambda table: table.append_column("kind", table["kind"]), "its column kind is there twice"),
+    (lambda table: table.set_column(5, "quantity", pa.array([Decimal("0.0000001")])), "a value of the wrong type"),
+])  # fmt: skip
+def test_a_file_that_is_none_of_the_ledger_is_damaged_and_named(ledger: Ledger, change, words: str) -> None:
+    told(ledger, an_entry())
+    (path,) = ledger.files_of(HOUR)
+    rewritten(path, change)
+    for read in (ledger.read_hour, ledger.table_of_hour, lambda bucket: standing_of_hour(ledger, bucket)):
+        with pytest.raises(DamagedFileError, match=words) as damaged:
+            read(HOUR)
+        assert path in str(damaged.value)
+
+
+def test_the_ledger_is_for_its_user_alone(tmp_path: Path) -> None:
+    """It names buyers in full, whatever the umask; a folder that was there before stays as it is."""
+    (tmp_path / "data").mkdir(mode=0o755)
+    before = os.umask(0o022)
+    try:
+        told(Ledger(str(tmp_path / "data" / "metering" / "ledger")), an_entry())
+    finally:
+        os.umask(before)
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "data").rglob("*")}
+    assert modes == {"metering": 0o700, "ledger": 0o700, f"hour={HOUR}": 0o700, "run-1.parquet": 0o600}
+    assert stat.S_IMODE((tmp_path / "data").stat().st_mode) == 0o755

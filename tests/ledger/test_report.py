@@ -136,3 +136,11 @@ class TestInDagster:
         assert isinstance(self.tick(settings, instance, at), str)
         tell(ledger, "b", an_entry(Kind.RECORD, Outcome.SUCCESS, "5"))
         assert self.tick(settings, instance, at) == [DAY]
+
+    def test_what_a_terminal_or_a_page_would_act_on_is_escaped_in_the_report(self, ledger, settings, instance) -> None:
+        nasty = ("wipe\x1b[2J\x07\r\nline", "not $math^$")
+        tell(ledger, "a", *(an_entry(Kind.RECORD, Outcome.SUCCESS, "4.5", dimension) for dimension in nasty))
+        shown = self.refresh(settings, instance)
+        assert {record.data["dimension"] for record in shown["table"].records} == {
+            "not $math^$", r"wipe\x1b[2J\x07\r\nline",
+        }  # fmt: skip

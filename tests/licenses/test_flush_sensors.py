@@ -165,3 +165,7 @@ def test_the_other_lanes_together_leave_three_places_in_the_queue():
     limits = [limit for limit in runs["tag_concurrency_limits"] if limit["key"] != "dagster/partition"]
     assert sum(limit["limit"] for limit in limits) + 3 <= runs["max_concurrent_runs"]
     assert "deprovision" not in [limit.get("value") for limit in limits]
+    words = " + ".join(f"{limit['limit']} {limit.get('value', 'backfills')}" for limit in limits)
+    places = sum(limit["limit"] for limit in limits) + 3
+    documented = " ".join((Path(__file__).parents[2] / "docs" / "licences.md").read_text().split())
+    assert f"{words} + 3 = {places} of {runs['max_concurrent_runs']}." in documented

@@ -9,6 +9,7 @@ import pytest
 from metering_dagster.local import billing_demo
 from metering_dagster.local.billing_demo import BillingRehearsal, MovedCell, rehearse_billing
 from metering_dagster.local.billing_reingest import Move, reingest
+from metering_dagster.local.demo_state import DemoState
 from metering_dagster.local.words import billing_json, billing_text
 
 DAY = date(2026, 11, 20)
@@ -60,7 +61,7 @@ def test_only_exactly_what_was_ingested_again_is_good(tmp_path, monkeypatch):
     monkeypatch.setattr(billing_demo, "reingest", with_other_expectations)
     home = tmp_path / "home"
     home.mkdir()
-    done = rehearse_billing(home, tmp_path / "state", lambda *_: None)
+    done = rehearse_billing(home, DemoState(tmp_path), lambda *_: None)
     assert done.failures == ()
     assert not done.is_good
     said = "\n".join(done.wrong)

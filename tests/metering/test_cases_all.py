@@ -16,7 +16,8 @@ CASES = {
     "allocations", "request_over_1_mb", "aggregate_over_400_kb", "two_products", "host_time_zone",
     "seller_repeats_a_put", "aggregate_made_by_others", "wrong_product_code", "shadow_beside_live",
     "stale_behind_a_gap", "expiry_meets_success", "late_license_updated", "agreement_ended_alone", "bad_event_body",
-    "detail_type_suffix", "deprovision_in_time", "finaliser_race", "reexecute_from_failure", "five_thousand_windows",
+    "detail_type_suffix", "deprovision_in_time", "finaliser_race", "pending_is_no_hour", "reexecute_from_failure",
+    "five_thousand_windows", "slow_cron", "control_characters", "old_ledger_file", "first_hour_in_alerts",
 }  # fmt: skip
 BILLING = {
     "same_amount_again", "both_tables", "frozen_column", "resource_group_case",

@@ -20,6 +20,11 @@ class Seen:
     last: LastRun | None = None
     running: bool = False
     looked_at: list[str] = field(default_factory=list)
+    committed: bool = False
+
+    def has_commits(self) -> bool:
+        self.looked_at.append("commits")
+        return self.committed
 
     def is_running(self) -> bool:
         self.looked_at.append("runs")

@@ -58,3 +58,15 @@ def test_a_long_cause_is_cut_and_says_so():
     cause = as_json(an_alert(cause="x" * 300_000))["cause"]
     assert len(cause) == CAUSE_CHARACTERS
     assert cause.endswith("the link has all of it)")
+
+
+def test_what_a_terminal_would_act_on_is_escaped_and_lines_stay_lines():
+    nasty = "wipe\x1b[2J\x07\r"
+    alert = an_alert(cause=f"{nasty}\n- next", subject=f"About {nasty}\nbcc: x", hour=nasty, lane=nasty, job=nasty)
+    said = text(alert)
+    assert r"cause: wipe\x1b[2J\x07\r" in said.splitlines()
+    assert "- next" in said.splitlines()
+    assert said.replace("\n", "").isprintable()
+    assert all(value.replace("\n", "").isprintable() for value in as_json(alert).values())
+    assert r"\nbcc" in said.splitlines()[0]
+    assert subject_line(alert).isprintable()

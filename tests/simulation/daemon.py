@@ -18,6 +18,7 @@ from metering_dagster.licenses.closing_store import ClosingStore
 from metering_dagster.licenses.flush_search import need_of_flush
 from metering_dagster.licenses.wiring import events_queue_of
 from metering_dagster.metering import ticks
+from metering_dagster.metering.aggregated_table import has_commits
 from tests.simulation import runs
 from tests.simulation.kernel import Kernel
 from tests.simulation.plan import HOUR, Plan
@@ -366,6 +367,13 @@ class _HourEvidence:
         memory = self.daemon.memories.get(self.bucket)
         return memory.last_run() if memory else None
 
+    def has_commits(self) -> bool:
+        try:
+            probe = self.deployment.probe.aggregates
+            return has_commits(probe.client, probe.table, self.bucket)
+        except MeteringError:
+            return True
+
     def pending(self, expected: ticks.LastRun | None) -> ticks.Pending:
         rows, aggregates = (expected.pending_rows, expected.pending_aggregates) if expected else (0, 0)
         try:
@@ -374,12 +382,6 @@ class _HourEvidence:
             return ticks.Pending(found, probe.aggregates.count(self.bucket, 1 + aggregates, self.until))
         except MeteringError as error:
             return ticks.Pending(0, 0, str(error))
-
-    def has_commits(self) -> bool:
-        try:
-            return self.deployment.tables.aggregated.has_commits(self.bucket)
-        except MeteringError:
-            return True
 
 
 class _ShardEvidence:

@@ -4,11 +4,13 @@ import functools
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime
 
 import dagster as dg
 import pytest
 
 from metering_dagster.definitions import build_defs
+from metering_dagster.metering.partitions import FIRST_HOUR
 from metering_dagster.settings import Settings
 from tests.webhook import Webhook
 from tests.world import World
@@ -22,9 +24,9 @@ def webhook() -> Iterator[Webhook]:
 
 
 @functools.cache
-def _repository() -> dg.RepositoryDefinition:
+def _repository(first_hour: datetime = FIRST_HOUR) -> dg.RepositoryDefinition:
     """The definitions; each tick gets its world's resource."""
-    return build_defs(settings=Settings()).get_repository_def()
+    return build_defs(settings=Settings(), first_hour=first_hour).get_repository_def()
 
 
 @dataclass
@@ -34,10 +36,11 @@ class Watch:
     world: World
     instance: dg.DagsterInstance
     cursor: str | None = None
+    first_hour: datetime = FIRST_HOUR
 
     def tick(self) -> str:
         """One tick; what it says. One that fails leaves the cursor as it was, and raises."""
-        sensor = _repository().get_sensor_def("run_failures")
+        sensor = _repository(self.first_hour).get_sensor_def("run_failures")
         with dg.build_sensor_context(
             instance=self.instance, cursor=self.cursor, sensor_name="run_failures",
             resources={"metering": self.world.deployment},
@@ -46,6 +49,10 @@ class Watch:
         assert not answer.run_requests
         self.cursor = answer.cursor
         return answer.skip_message or ""
+
+    def begins_with(self, hour: datetime) -> None:
+        """Let the partitions begin with this hour, and the watch anew: at the beginning it looks at the hours too."""
+        self.first_hour, self.cursor = hour, None
 
     def look_at_hours_again(self, instant: str | None = None) -> None:
         """As if the last look at the hours were long ago; at this instant, if one is named."""

@@ -3,6 +3,7 @@
 import json
 import time
 import uuid
+from datetime import UTC, datetime
 
 import dagster as dg
 import pytest
@@ -14,6 +15,7 @@ from dagster._core.remote_origin import (
 
 from metering_dagster.definitions import build_defs
 from metering_dagster.errors import UndeliveredError
+from metering_dagster.metering.partitions import FIRST_HOUR
 from metering_dagster.settings import Settings
 from metering_dagster.watch import sensors
 from metering_dagster.watch.failures import Home
@@ -296,3 +298,24 @@ def test_a_run_of_the_command_line_is_told_by_the_names_of_its_job_or_assets(job
     run = dg.DagsterRun(job_name=job, asset_selection=frozenset(dg.AssetKey(name) for name in selected) or None)
     names = frozenset({"meter_hour", "metered_usage", "__ASSET_JOB"})
     assert is_ours(run, Home("metering_dagster", "__repository__"), names) is ours
+
+
+@pytest.mark.case("first_hour_in_alerts")
+def test_no_hour_before_the_first_partition_is_told_of(watch: Watch, webhook: Webhook):
+    first = datetime(2026, 11, 28, 6, tzinfo=UTC)
+    watch.world.at("2026-11-28T12:20:00Z")
+    watch.begins_with(first)
+    watch.tick()
+    assert not webhook.taken
+    watch.look_at_hours_again("2026-11-29T02:10:00Z")
+    watch.tick()
+    (told,) = webhook.taken
+    assert told["subject"].startswith("Metering: 2026-11-28T06 is not closed")
+
+
+@pytest.mark.case("first_hour_in_alerts")
+def test_without_a_first_hour_of_its_own_every_hour_is_told_of(watch: Watch, webhook: Webhook):
+    watch.world.at("2026-11-28T12:20:00Z")
+    watch.begins_with(FIRST_HOUR)
+    watch.tick()
+    assert [told["hour"] for told in webhook.taken] == ["2026-11-27T13 to 2026-11-27T16"]

@@ -30,6 +30,9 @@ class Seen:
     def last_run(self) -> LastRun | None:
         return self.last
 
+    def has_commits(self) -> bool:
+        return False
+
     def pending(self, expected: LastRun | None) -> Pending:
         raise AssertionError("it is counted further than a tick does")
 

@@ -164,10 +164,10 @@ class DynamoDBClient(MemoryClient):
         described = {
             "TableName": name,
             "TableStatus": "ACTIVE",
+            "CreationDateTime": datetime.fromtimestamp(self.tables.clock(), UTC),
             "KeySchema": request["KeySchema"],
             "AttributeDefinitions": request["AttributeDefinitions"],
             "BillingModeSummary": {"BillingMode": request.get("BillingMode", "PROVISIONED")},
-            "CreationDateTime": datetime.fromtimestamp(self.tables.clock(), UTC),
             "TableArn": f"arn:aws:dynamodb:{self.meta.region_name}:000000000000:table/{name}",
             **({"GlobalSecondaryIndexes": [{**each, "IndexStatus": "ACTIVE"} for each in indexes]} if indexes else {}),
         }
