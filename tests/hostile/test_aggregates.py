@@ -73,7 +73,7 @@ def test_a_damaged_memory_of_a_commit_costs_its_own_group_at_most(memory, quanti
     world.meter(HOUR)
     client = world.tables.client()
     (ours,) = [dict(item) for item in world.tables.items("aggregated")
-               if item["licenseArn"]["S"].startswith(OURS + "counted#")]  # fmt: skip
+               if item["licenseArn"]["S"].startswith(OURS + "commit#")]  # fmt: skip
     client.put_item(TableName="aggregated", Item=ours | {name: memory if name == "counted" else quantity})
     world.put(damaged, a_usage(9, "5", licence=LICENCE, account=ACCOUNT, dimension=HOSTILE), *good_rows())
     words = world.meter(HOUR)

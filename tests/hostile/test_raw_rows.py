@@ -20,7 +20,7 @@ from tests.world import World
 GOOD, HOSTILE = "good_calls", "hostile_calls"
 LAST_CALL, EXPIRED = "2026-11-29T08:20:00Z", "2026-11-30T12:20:00Z"
 LICENCES = st.sampled_from([
-    LICENCE, OTHER_LICENCE, "product-code", "arn:", "arn:aws:x", "metering-dagster#counted#" + LICENCE,
+    LICENCE, OTHER_LICENCE, "product-code", "arn:", "arn:aws:x", "metering-dagster#commit#2026-11-28T10#00",
     "metering-dagster#quota", "p" * 1000, LICENCE.replace("arn:", "ARN:"), "é",
 ]) | TEXT  # fmt: skip
 PARTS = TEXT | st.sampled_from([ACCOUNT, OTHER_ACCOUNT, HOSTILE, GOOD, "d" * 300])
@@ -79,7 +79,7 @@ def assert_every_row_has_an_end(world: TinyWorld) -> None:
 
 @examples(120)
 @given(st.lists(rows(), min_size=1, max_size=4).filter(lambda items: all(map(is_beside, items))))
-@example([a_usage(0, "1", licence="metering-dagster#counted#" + LICENCE, account=ACCOUNT, dimension=GOOD)])
+@example([a_usage(0, "1", licence="metering-dagster#commit#2026-11-28T10#00", account=ACCOUNT, dimension=GOOD)])
 @example([a_usage(0, "1", licence="metering-dagster#quota", account=ACCOUNT, dimension=GOOD)])
 def test_a_row_of_any_kind_keeps_no_other_group_from_being_billed(hostile):
     world = TinyWorld()

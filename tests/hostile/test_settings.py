@@ -3,6 +3,7 @@
 Belongs here: values of the environment, of every setting. Does not: what a good value means (tests/test_settings.py).
 """
 
+import warnings
 from datetime import UTC, datetime
 
 import pytest
@@ -13,7 +14,7 @@ from metering_dagster import hours
 from metering_dagster.billing.database import Database
 from metering_dagster.definitions import build_defs
 from metering_dagster.errors import MeteringError, SettingsError
-from metering_dagster.settings import read_settings
+from metering_dagster.settings import SettingsWarning, read_settings
 from tests.hostile.effort import examples
 from tests.hostile.secrets import ACCOUNT, LICENCE, PASSWORD, assert_nothing_leaks
 
@@ -58,9 +59,13 @@ def test_every_setting_is_tried():
 @example({"METERING_LOCK_HOURS": "9" * 5000})
 @example({"METERING_NOW": "2026-01-31T10:30:00Z", "AWS_ENDPOINT_URL": f"https://user:{PASSWORD}@example.com/{ACCOUNT}"})
 @example({"METERING_NOW": "2026-01-31T10:30:00Z", "AWS_ENDPOINT_URL": f"https://user:{PASSWORD}/4@example.com/"})
+@example({"METERING_": f"https://user:{PASSWORD}@host.example.com/{ACCOUNT}"})
 def test_any_environment_is_read_or_refused_in_words(environment):
     try:
-        settings = read_settings(environment)
+        with warnings.catch_warnings(record=True) as unknown:
+            warnings.simplefilter("always", SettingsWarning)
+            settings = read_settings(environment)
+        assert_nothing_leaks(*(str(each.message) for each in unknown))
     except SettingsError as refused:
         words = str(refused)
         assert len(words) < 400 * (1 + len(environment)), "a long value is not repeated whole"

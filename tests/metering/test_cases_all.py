@@ -18,12 +18,19 @@ CASES = {
     "stale_behind_a_gap", "expiry_meets_success", "late_license_updated", "agreement_ended_alone", "bad_event_body",
     "detail_type_suffix", "deprovision_in_time", "finaliser_race", "pending_is_no_hour", "reexecute_from_failure",
     "five_thousand_windows", "slow_cron", "control_characters", "old_ledger_file", "first_hour_in_alerts",
+    "timestamp_spelt_otherwise", "empty_allocations", "strict_neighbour_rejected_the_group",
+    "others_committed_then_late", "others_counted_what_we_refuse", "table_keeps_the_old_format", "long_license_key",
+    "one_group_raises", "aggregate_deleted", "aggregated_table_restored", "legacy_twins",
+    "one_license_of_another_product", "unreadable_answer", "full_item_billed", "region_changed", "first_partial_hour",
+    "clock_skew",
 }  # fmt: skip
 BILLING = {
     "same_amount_again", "both_tables", "frozen_column", "resource_group_case",
     "two_subscriptions_one_resource_group", "no_subscriptions", "late_commit", "same_second", "stamp_precision",
     "future_stamp", "null_stamp", "client_zone", "reingested_twice", "horizon", "old_day_by_hand",
-    "many_resource_groups", "server_gone", "deleted_cell", "formula_in_csv",
+    "many_resource_groups", "server_gone", "deleted_cell", "formula_in_csv", "sentinel_stamps",
+    "cursor_reads_what_it_wrote", "column_precision", "strict_server", "wide_poll_times_out", "local_time_writer",
+    "lagging_replica",
 }  # fmt: skip
 MARK = re.compile(r'^@pytest\.mark\.case\("([a-z0-9_]+)"\)$', re.MULTILINE)
 
