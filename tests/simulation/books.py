@@ -154,6 +154,8 @@ class GroupBook:
     """Commits that a restored backup did not have."""
     stands_since: float | None = None
     """Since when an aggregate stands there; None: none does."""
+    stands_by: object = None
+    """The run that wrote it; None for others."""
     put_back: bool = False
     """Whether the aggregate that stands there was put back by the pipeline."""
     foretold: list[tuple[tuple[float, float], Decimal]] = field(default_factory=list)

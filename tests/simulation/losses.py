@@ -179,7 +179,8 @@ class Losses:
         for group in self.books.by_hour.get(run.bucket, []):
             self._is_healed(run, group, seen)
             submitted = group.stands_since
-            if submitted is not None and group.status is None and submitted <= seen:
+            is_old = submitted is not None and (submitted <= seen or group.stands_by is run.errand)
+            if group.status is None and is_old:
                 raise Violation("d", f"{run.job} of {run.bucket} is green, and left a record pending", group)
             left = [row for row in group.rows.values() if _is_left(row.now, run.bucket, seen)]
             if not left or (_was_held(group, start, now) and not is_last_call(run.bucket, start)):
