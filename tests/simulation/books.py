@@ -83,13 +83,14 @@ class Row:
     def content(self, instant: float, *, orphans: bool = False) -> tuple[Decimal, str] | None:
         """What would have been counted then: a good row that waited, or stood rejected by whomever.
 
-        `orphans`: the group had neither aggregate nor commit, so one that was called counted is counted again.
+        `orphans`: the group lost its aggregate and its commit. So what was called counted is counted again, and
+        all of it is read as another pipeline reads.
         """
         version = self.at(instant)
         if version is None or version.gone:
             return None
         status = version.status_at(instant)
-        if orphans and status == "Aggregated" and version.number is not None:
+        if orphans and status in {None, "Aggregated"} and version.number is not None:
             return version.number, version.allocations
         if not version.is_good or status not in {None, "RejectedClientSide"}:
             return None
@@ -153,6 +154,8 @@ class GroupBook:
     """Commits that a restored backup did not have."""
     stands_since: float | None = None
     """Since when an aggregate stands there; None: none does."""
+    stands_by: object = None
+    """The run that wrote it; None for others."""
     put_back: bool = False
     """Whether the aggregate that stands there was put back by the pipeline."""
     foretold: list[tuple[tuple[float, float], Decimal]] = field(default_factory=list)

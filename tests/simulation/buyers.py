@@ -78,6 +78,8 @@ class Market:
             self.unsubscribed = {self.chance.choice([b for b in self.buyers if not b.is_legacy]).account}
         self.service.configure(licenses=licences, dimensions=sorted(DIMENSIONS), unsubscribed=sorted(self.unsubscribed))
         start = self.plan.start.timestamp()
+        if self.plan.partial:
+            self._subscribe_late()
         for buyer in self.buyers:
             if not buyer.is_legacy and buyer.product != "prod-default":
                 self._send(UPDATED, start - 60, start - 50, buyer)
@@ -97,6 +99,16 @@ class Market:
     def is_buried(self, buyer: tuple[str, str], kind: str = DEPROVISIONED) -> bool:
         """Whether an event of its end was received so often in vain that it lies in the dead-letter queue."""
         return any(kind in body and buyer[1] in body for body in self.queues.bodies(_DEAD))
+
+    def _subscribe_late(self) -> None:
+        """Some buyers subscribe within an hour in which they are metered: the service takes nothing from before."""
+        chance = random.Random(f"subscriptions {self.plan.seed}")
+        first = self.plan.start.timestamp() // HOUR
+        since = {
+            buyer.licence: datetime.fromtimestamp(int((first + chance.uniform(0, 30)) * HOUR), UTC)
+            for buyer in chance.sample([buyer for buyer in self.buyers[1:] if not buyer.is_legacy], 3)
+        }
+        self.service.configure(subscribed_from=since)
 
     def _move_some(self, buyers: Sequence[Buyer]) -> None:
         """Some licenses get another agreement, and the one before ends: told in any order, the end of no license."""

@@ -177,8 +177,10 @@ class Losses:
             return
         seen = start - _VISIBLE
         for group in self.books.by_hour.get(run.bucket, []):
+            self._is_healed(run, group, seen)
             submitted = group.stands_since
-            if submitted is not None and group.status is None and submitted <= seen:
+            is_old = submitted is not None and (submitted <= seen or group.stands_by is run.errand)
+            if group.status is None and is_old:
                 raise Violation("d", f"{run.job} of {run.bucket} is green, and left a record pending", group)
             left = [row for row in group.rows.values() if _is_left(row.now, run.bucket, seen)]
             if not left or (_was_held(group, start, now) and not is_last_call(run.bucket, start)):
@@ -187,6 +189,15 @@ class Losses:
             if 0 in sums and not is_last_call(run.bucket, start):
                 continue
             raise Violation("d", f"{run.job} of {run.bucket} is green, and left {len(left)} rows pending", group)
+
+    def _is_healed(self, run: Run, group: GroupBook, seen: float) -> None:
+        """A run that ended a row of a committed group has put its record back, where somebody had deleted that."""
+        if group.commit is None or group.stands_since is not None or not group.deleted or group.deleted[-1] > seen:
+            return
+        ended = [row.now for row in group.rows.values() if row.now.ended_by is run.errand]
+        counted = [row.now for row in group.rows.values() if row.second in group.commit.counted]
+        if ended and any(not version.gone or version.at > seen for version in counted):
+            raise Violation("d", f"{run.job} of {run.bucket} is green, and did not put the record back", group)
 
     # (e)
 
@@ -410,7 +421,7 @@ class Losses:
         assert group.commit is not None
         bucket, since = group.name[3], group.deleted[-1] + _VISIBLE
         counted = [row.now for row in group.rows.values() if row.second in group.commit.counted]
-        if group.billed or not any(not version.gone for version in counted):
+        if not any(not version.gone for version in counted):
             return
         for tick in self.daemon.ticks.get(bucket, []):
             if tick.at < since or not is_last_visit(bucket, tick.due) or tick.was_running:
@@ -422,7 +433,8 @@ class Losses:
             if run is not None and run.ended and is_billable(bucket, run.ended):
                 words = f"the run of {moment(run.started or 0)} was undisturbed: {run.failure}"
                 raise Violation("d", f"a deleted aggregate was not put back, though {words}", group)
-        self.lost.append(Loss(group, group.commit.quantity, "its aggregate was deleted, and no visit was left"))
+        if not group.billed:
+            self.lost.append(Loss(group, group.commit.quantity, "its aggregate was deleted, and no visit was left"))
 
     def _sums_of_direct(self, group: GroupBook, tables: MemoryDynamoDB) -> dict[str, Decimal]:
         """The same of a record that its seller submitted. Raw rows beside it are told of it, and count nowhere."""

@@ -191,7 +191,9 @@ def draw(seed: int) -> Plan:
     return _with_strangers(plan, random.Random(f"strangers {seed}"))
 
 
-DRAWN: frozenset[str] = frozenset({"partial_reads"})
+DRAWN: frozenset[str] = frozenset({
+    "others", "stamps", "odd_rows", "deletions", "restores", "short_lived", "moves", "dry", "shadows", "partial_reads",
+})  # fmt: skip
 """Which of the habits below are drawn: those that the product has rules for."""
 
 
@@ -228,4 +230,7 @@ def _with_strangers(plan: Plan, chance: random.Random) -> Plan:
     some("partial", 0.4, lambda: True)
     some("odd_answers", 0.3, lambda: chance.choice((0.02, 0.1)))
     some("partial_reads", 0.3, lambda: chance.choice((0.02, 0.2)))
+    if "restores" in drawn:  # a backup has forgotten which twin was sent, and in which Region
+        drawn.pop("twins", None)
+        drawn.pop("elsewhere", None)
     return replace(plan, **drawn)

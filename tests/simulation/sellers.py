@@ -20,6 +20,8 @@ USAGE, AGGREGATED, SUBSCRIBERS = "usage", "aggregated", "subscribers"
 DIMENSIONS = ("api_calls", "storage#gb", "users", "users#x")
 GHOST = "no_such_dimension"
 """A dimension that the service does not know."""
+_CREATED = "2026-01-01T00"
+"""What most sellers' rows say of when they were made, whenever that was."""
 _TAGS = ("a", "b", "c")
 Faulty = tuple[Mapping[str, Any] | None, str, Mapping[str, Any]]
 """A quantity, the reason code that it deserves, and what else stands in the row."""
@@ -113,7 +115,7 @@ class Shop:
             "customerAWSAccountId": {"S": buyer.account},
             "dimension": {"S": dimension},
             "timestamp": {"S": stamp},
-            "createdAt": {"S": "2026-01-01T00:00:00Z"},
+            "createdAt": {"S": f"{_CREATED}:00:00Z"},
             **({"updatedAt": {"S": moment(self.kernel.now)}} if stamped else {}),
             **({"ttl": {"N": str(int(ttl))}} if ttl is not None else {}),
             **(instead or {}),
@@ -131,7 +133,7 @@ class Shop:
         version = Version(self.kernel.now, counts, canonical(allocations), fault, where)
         if fault not in _FAULTS_OF_KEYS:
             version.number = _number(quantity)
-        version.stamp = self.kernel.now if stamped else 0.0
+        version.stamp = self.kernel.now if stamped else start_of(_CREATED)
         group = None if sort_key else (buyer.licence, buyer.account, dimension, bucket)
         self._write(USAGE, item)
         self.books.wrote(self.kernel.now, (buyer.licence, key), group, None if timestamp else second, version)
@@ -244,7 +246,7 @@ class Shop:
             book.direct[-1] = book.direct[-1]._replace(until=now)
         book.direct.append(Total(now, counts, fault, allocations, "createdAt" in item, number=_number(quantity)))
         status = item.get("meteringStatus", {}).get("S")
-        book.status, book.put_back, book.stands_since = status, False, now
+        book.status, book.put_back, book.stands_since, book.stands_by = status, False, now, None
         book.log.append(f"{moment(now)} {who} submits {fault or counts} itself, {status or 'pending'}")
 
     def _write(self, table: str, item: Mapping[str, Any]) -> None:

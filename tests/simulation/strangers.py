@@ -142,9 +142,10 @@ class Strangers:
             more["ttl"] = {"N": str(int(max(ttl, now + 60)))}
         if sends and not buyer.identifier:
             more |= {**self._sent(group, quantity), "meteringPending": None}
-        self.shop.put_aggregate(
-            buyer, dimension, bucket, {"N": str(quantity)}, None, more=more, who="another pipeline"
-        )  # fmt: skip
+        whole = self.plan.quantities.value != "integer" or quantity == quantity.to_integral_value()
+        fault = None if whole else "NonIntegerQuantity"
+        who = "another pipeline"
+        self.shop.put_aggregate(buyer, dimension, bucket, {"N": str(quantity)}, fault, more=more, who=who)
         if sends and not buyer.identifier:
             self.teller.sent_by_others(book)
         for key in waiting:
@@ -200,7 +201,8 @@ class Strangers:
         chance = self.chance["deletions"]
         bucket = bucket_of(self.kernel.now - chance.choice((2, 3, 5, 12, 21)) * HOUR)
         for group in self.shop.books.by_hour.get(bucket, []):
-            if chance.random() >= self.plan.deletions * (4 if group.refusals else 1):
+            unbilled = bool(group.refusals) or (group.stands_since is not None and group.status is None)
+            if chance.random() >= self.plan.deletions * (4 if unbilled else 1):
                 continue
             self._at(self.kernel.now + chance.uniform(1, HOUR - 1), lambda group=group: self._delete(group))  # type: ignore[misc]
 
@@ -209,7 +211,6 @@ class Strangers:
         also = chance.choice(("nothing", "nothing", "the rows are written again", "the rows are deleted"))
         if group.name[2] == GHOST:  # it was refused; the catalog is mended, and the hour is to be billed after all
             self.marketplace.configure(dimensions=sorted([*DIMENSIONS, GHOST]))
-            also = "the rows are written again"
         if not self.shop.delete_aggregate(group.name, "a person"):
             return
         licence = group.name[0]

@@ -8,12 +8,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 
+from tests.simulation import situations
 from tests.simulation.planted.bugs import BUGS
 from tests.simulation.planted.edits import edited
 from tests.simulation.planted.more_bugs import MORE
+from tests.simulation.planted.stranger_bugs import NEEDS, STRANGERS
 from tests.simulation.world import simulate
 
-ALL = {**BUGS, **MORE}
+ALL = {**BUGS, **MORE, **STRANGERS}
 
 
 @dataclass(frozen=True)
@@ -37,8 +39,12 @@ def judged(bug: str | None, seed: int) -> tuple[str, str] | None:
 
 
 def hunt(bug: str | None, seeds: Iterable[int], jobs: int = 1) -> Find | None:
-    """The first of these worlds, in their order, in which the judge finds something."""
-    seeds = list(seeds)
+    """The first of these worlds, in their order, in which the judge finds something.
+
+    Of a bug that needs a situation, only worlds that draw it are lived through.
+    """
+    need = NEEDS.get(bug or "")
+    seeds = [seed for seed in seeds if need is None or need in situations.of(seed)]
     if jobs == 1:
         return _first(seeds, map(partial(judged, bug), seeds))
     with multiprocessing.get_context("spawn").Pool(jobs) as pool:

@@ -1,0 +1,117 @@
+"""Bugs in what the product does about others: another pipeline's leftovers, aggregates that are gone, other modes.
+
+Belongs here: what each one changes, and which situation a world must draw to show it. Does not: the other bugs (bugs,
+more_bugs), how they are put in (edits).
+"""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from metering_dagster import dynamodb
+from metering_dagster.licenses import lifecycle
+from metering_dagster.metering import aggregation, deployment, groups, lost_commits, others_aggregates, rows
+from tests.simulation.planted.edits import Edit
+
+
+def healing_left_out_at_the_last_visit() -> Edit:
+    """At an hour's last visit nobody looks whether its commits still have their aggregates."""
+    return Edit(aggregation.aggregate, {
+        "if part.buyers is None and not report.closed and hours.is_last_call(part.hour, tables.clock()):": "if False:",
+    })  # fmt: skip
+
+
+def healing_left_out_where_a_row_waits() -> Edit:
+    """A row that waits is settled by its group's commit, and that its aggregate is gone is not noticed."""
+    return Edit(aggregation._settle, {
+        "step.lost, step.counted = committed.lost, committed.counted":
+        "step.lost, step.counted = None, committed.counted",
+    })  # fmt: skip
+
+
+def healed_with_what_stands_there_now() -> Edit:
+    """A record is put back with what the group's rows add up to now, and not as the commit made it."""
+    return Edit(lost_commits.restore, {
+        "    now = tables.clock()\n":
+        "    now = tables.clock()\n"
+        "    from dataclasses import replace\n"
+        "    from decimal import Decimal\n"
+        "    rows = list(rows)\n"
+        "    there = sum((r.quantity for r in rows if isinstance(r.quantity, Decimal)), Decimal(0))\n"
+        "    lost = replace(lost, quantity=there, allocations=None)\n",
+    })  # fmt: skip
+
+
+def others_rows_judged_by_our_contract() -> Edit:
+    """Beside another pipeline's aggregate a number that is a text is rejected, as everywhere else."""
+    return Edit(others_aggregates._reason_against, {
+        "if readable_number(row.quantity) is not None:": "if not isinstance(row.quantity, str | bool | None):",
+    })  # fmt: skip
+
+
+def stated_lateness_forgotten() -> Edit:
+    """What the late rows of such a group state already is stated again by the next one."""
+    return Edit(others_aggregates.settle_others, {
+        "figure = EXACT.subtract(EXACT.subtract(used, billed), total(each.stated_late for each in late_before))":
+        "figure = EXACT.subtract(used, billed)",
+    })  # fmt: skip
+
+
+def good_rows_left_rejected() -> Edit:
+    """Rows that another pipeline's stricter rule rejected stay so, though the group is judged anew."""
+    return Edit(groups.judge_group, {"    if revived:\n": "    if False:\n"})
+
+
+def restored_rows_not_counted_again() -> Edit:
+    """Where aggregate and commit are gone, only what waits is aggregated, and not what was called counted."""
+    return Edit(aggregation._step, {"    if _looks_committed(visit):\n": "    if False:\n"})
+
+
+def empty_allocations_rejected() -> Edit:
+    """An empty list of allocations is taken for a malformed one."""
+    return Edit(rows.judge, {"row.allocations not in (None, [])": "row.allocations is not None"})
+
+
+def unprocessed_keys_forgotten() -> Edit:
+    """Of a batch that is read in part, the rest is not asked for again."""
+    return Edit(dynamodb.batch_get, {'wanted = left.get("Keys", [])': "wanted = []"})
+
+
+def dry_run_sends() -> Edit:
+    """In dry-run mode the service is called all the same."""
+    return Edit(deployment.Deployment.submitter, {"sends=self.mode is Mode.LIVE": "sends=self.mode is not Mode.SHADOW"})
+
+
+def shadow_writes() -> Edit:
+    """In shadow mode groups are committed."""
+    return Edit(
+        aggregation._write_commits,
+        {"        if tables.writes:\n            return": "        if True:\n            return"},
+    )
+
+
+def older_agreement_comes_back() -> Edit:
+    """An event about a license's former agreement, which comes late, makes it the present one again."""
+    return Edit(lifecycle._updated, {'if not _is_news(row, event, "agreement_id", event.agreement_id):': "if False:"})
+
+
+STRANGERS: Mapping[str, Callable[[], Edit]] = MappingProxyType({bug.__name__: bug for bug in (
+    healing_left_out_at_the_last_visit, healing_left_out_where_a_row_waits, healed_with_what_stands_there_now,
+    others_rows_judged_by_our_contract, stated_lateness_forgotten, good_rows_left_rejected,
+    restored_rows_not_counted_again, empty_allocations_rejected, unprocessed_keys_forgotten, dry_run_sends,
+    shadow_writes, older_agreement_comes_back,
+)})  # fmt: skip
+NEEDS: Mapping[str, str] = MappingProxyType({
+    "healing_left_out_at_the_last_visit": "deleted",
+    "healing_left_out_where_a_row_waits": "deleted",
+    "healed_with_what_stands_there_now": "deleted",
+    "others_rows_judged_by_our_contract": "others",
+    "stated_lateness_forgotten": "others",
+    "good_rows_left_rejected": "stamps",
+    "restored_rows_not_counted_again": "restored",
+    "empty_allocations_rejected": "odd_rows",
+    "unprocessed_keys_forgotten": "unprocessed_keys",
+    "dry_run_sends": "dry_run",
+    "shadow_writes": "shadow",
+    "older_agreement_comes_back": "moved",
+})  # fmt: skip
+"""The situation that a world must draw: only such worlds are lived through for it."""
