@@ -180,7 +180,7 @@ class Losses:
             self._is_healed(run, group, seen)
             submitted = group.stands_since
             is_old = submitted is not None and (submitted <= seen or group.stands_by is run.errand)
-            if group.status is None and is_old:
+            if group.status is None and is_old and not group.is_astray:
                 raise Violation("d", f"{run.job} of {run.bucket} is green, and left a record pending", group)
             left = [row for row in group.rows.values() if _is_left(row.now, run.bucket, seen)]
             if not left or (_was_held(group, start, now) and not is_last_call(run.bucket, start)):
