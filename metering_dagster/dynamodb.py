@@ -15,6 +15,7 @@ from boto3.dynamodb.types import TypeDeserializer, TypeSerializer
 from botocore import exceptions
 from botocore.exceptions import BotoCoreError, ClientError
 
+from metering_dagster import clock_skew
 from metering_dagster.errors import CallerError, ItemRefusedError, MeteringError, TableError, UnreachableError
 from metering_dagster.masking import mask_text
 
@@ -32,7 +33,7 @@ CALLER_CODES = frozenset({
     "AccessDeniedException", "UnrecognizedClientException", "ExpiredTokenException", "ExpiredToken",
     "InvalidSignatureException", "InvalidClientTokenId", "MissingAuthenticationTokenException",
     "IncompleteSignatureException", "OptInRequired", "SignatureDoesNotMatch", "InvalidAccessKeyId", "AccessDenied",
-    "MissingAuthenticationToken", "NotAuthorized", "RequestExpired",
+    "MissingAuthenticationToken", "NotAuthorized", "RequestExpired", "RequestTimeTooSkewed",
 })  # fmt: skip
 """AWS refuses the caller itself: permissions, credentials, a clock that is off."""
 
@@ -234,12 +235,13 @@ def explain(
         code = error.response.get("Error", {}).get("Code", "")
         message = mask_text(error.response.get("Error", {}).get("Message", "")).rstrip(".")
         if code in CALLER_CODES:
+            skew = clock_skew.words(error.response, datetime.now(UTC))
             # A transaction has no permission of its own: it needs those of its writes.
             named = {"TransactWriteItems": "UpdateItem, dynamodb:PutItem and dynamodb:ConditionCheckItem"}.get(
                 error.operation_name, error.operation_name
             )
             return CallerError(f"DynamoDB refuses {error.operation_name} on {where}: {code}: {message}. {kept} "
-                               f"Renew the credentials, or allow dynamodb:{named}.")  # fmt: skip
+                               f"Renew the credentials, or allow dynamodb:{named}. {skew}".strip())  # fmt: skip
         if code in ("ResourceNotFoundException", "ValidationException"):
             misshapen = shape_error(client, table, shape, kept)
             if misshapen is not None:

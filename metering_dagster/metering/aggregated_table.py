@@ -10,20 +10,25 @@ import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from enum import Enum
 from typing import TYPE_CHECKING, Any
+
+from botocore.exceptions import ClientError
 
 from metering_dagster import dynamodb, hours, transactions
 from metering_dagster.dynamodb import IndexShape, Item, TableShape, typed, value
+from metering_dagster.masking import mask
 from metering_dagster.metering import commit_items, own_items, pending_index
 from metering_dagster.metering.commit_items import CommitRecord, Committed
 from metering_dagster.metering.group_steps import Commit, aggregated_reason
 from metering_dagster.metering.groups import Aggregate
 from metering_dagster.metering.identities import Identities
+from metering_dagster.metering.isolation import Failures, stops_the_rest
 from metering_dagster.metering.pending_index import PendingIndex
 from metering_dagster.metering.quantities import Quantities, table_allocations
 from metering_dagster.metering.reasons import ANSWERS, RawStatus, RecordStatus
 from metering_dagster.metering.records import RecordEnd, StoredAggregate
-from metering_dagster.metering.rows import GroupKey, RowEnd
+from metering_dagster.metering.rows import GroupKey, RowEnd, account_of
 from metering_dagster.metering.usage_table import UsageTable
 from metering_dagster.transactions import Action, Fate, Unit, transact, transact_each
 
@@ -61,6 +66,16 @@ class Committing:
     """Rows beyond the first transaction that had changed: they are still pending, and late."""
     is_invalid: bool = False
     """DynamoDB takes no form of it, though it took others' beside it; nothing was written."""
+
+
+class Written(Enum):
+    """How much of a record's end was written."""
+
+    WHOLE = "all of it"
+    BARE = "the status alone: reason, record id and updatedAt do not fit into the item's 400 KB"
+    UNMARKED = "nothing but that it is no longer pending: not even the status fits into the item's 400 KB"
+    REFUSED = "nothing: it is no longer pending, or not as it was read"
+    INVALID = "nothing: DynamoDB takes no write of this item"
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,19 +187,22 @@ class AggregatedTable:
         """When the table was created, or restored; None where it cannot be described."""
         return dynamodb.created_at(self.client, self.name)
 
-    def pending(self, bucket: str, licenses: Sequence[str] | None = None) -> Iterator[StoredAggregate]:
+    def pending(
+        self, bucket: str, licenses: Sequence[str] | None = None, failures: Failures | None = None
+    ) -> Iterator[StoredAggregate]:
         """Read what is pending for this hour, of these licenses or of all (None).
 
         It is found by the sparse index and read again consistently. It comes in the order of licenses, a hundred at a
-        time, so memory does not grow with the hour.
+        time, so memory does not grow with the hour. An item that cannot be read is left out and counted among the
+        failures; without those it raises.
         """
         keys: list[Item] = []
         for page in self._index.pages(bucket, licenses, f"{_HASH}, {_RANGE}"):
             keys += [{_HASH: item[_HASH], _RANGE: item[_RANGE]} for item in page]
             while len(keys) >= dynamodb.BATCH_GET_KEYS:
                 head, keys = keys[: dynamodb.BATCH_GET_KEYS], keys[dynamodb.BATCH_GET_KEYS :]
-                yield from self._still_pending(head, bucket)
-        yield from self._still_pending(keys, bucket)
+                yield from self._still_pending(head, bucket, failures)
+        yield from self._still_pending(keys, bucket, failures)
 
     def unreachable(self, now: datetime) -> Iterator[StoredAggregate]:
         """Find, by a Scan of the sparse index, what is filed where no Query of ours looks, read again consistently."""
@@ -254,18 +272,43 @@ class AggregatedTable:
         return Unit(tuple({"ConditionCheck": check} for check in checks), len(keys) * _ITEM_BYTES)
 
     def record(self, ends: Sequence[RecordEnd], now: datetime) -> list[bool]:
+        """Write how records ended, as `write_ends` does; whether each is no longer pending by that."""
+        return [written not in (Written.REFUSED, Written.INVALID) for written in self.write_ends(ends, now)]
+
+    def write_ends(self, ends: Sequence[RecordEnd], now: datetime) -> list[Written]:
         """Write how records ended, each on the condition that it is still pending with the quantity that was read.
 
         What the service answered also replaces `SubmissionExpired`: the call was under way when the age-out came, and
-        the bill is the truth.
+        the bill is the truth. Of an item that is full, less is written: it must not be sent again and again.
         """
-        with self._explained():
-            return [fate is Fate.WRITTEN for fate in transact(self.client, [self._end_unit(end, now) for end in ends])]
+        written = [Written.INVALID] * len(ends)
+        for how in (Written.WHOLE, Written.BARE, Written.UNMARKED):
+            left = [place for place, so_far in enumerate(written) if so_far is Written.INVALID]
+            if not left:
+                break
+            fates = self._transact_ends([self._end_unit(ends[place], now, how) for place in left])
+            for place, fate in zip(left, fates, strict=True):
+                if fate is not Fate.INVALID:
+                    written[place] = how if fate is Fate.WRITTEN else Written.REFUSED
+        return written
 
-    def _still_pending(self, keys: Sequence[Item], bucket: str) -> list[StoredAggregate]:
+    def _transact_ends(self, units: Sequence[Unit]) -> list[Fate]:
+        with self._explained():
+            try:
+                return transact(self.client, units)
+            except ClientError as error:
+                if error.response["Error"]["Code"] != "ValidationException":
+                    raise
+                self.check_shape()  # it is raised where every single unit is invalid: of a misshapen table all are
+                return [Fate.INVALID] * len(units)
+
+    def _still_pending(
+        self, keys: Sequence[Item], bucket: str, failures: Failures | None = None
+    ) -> list[StoredAggregate]:
         with self._explained():
             items = list(dynamodb.batch_get(self.client, self.name, keys))
-        found = sorted((_stored(item) for item in items), key=lambda s: (s.license_arn, s.sort_key))
+        read = [stored for item in items if (stored := _read(item, failures)) is not None]
+        found = sorted(read, key=lambda s: (s.license_arn, s.sort_key))
         return [stored for stored in found if stored.pending == bucket]
 
     def _lost_of(self, items: Sequence[Item]) -> Iterator[CommitRecord]:
@@ -324,15 +367,16 @@ class AggregatedTable:
             values["usageAllocations"] = table_allocations(aggregate.allocations)
         return {name: typed(value) for name, value in values.items() if value is not None}
 
-    def _end_unit(self, end: RecordEnd, now: datetime) -> Unit:
+    def _end_unit(self, end: RecordEnd, now: datetime, how: Written) -> Unit:
+        whole = how is Written.WHOLE
         values = {
             ":pending": end.pending,
-            ":status": end.status.value,
-            ":now": dynamodb.stamp(now),
+            ":status": end.status.value if how is not Written.UNMARKED else None,
+            ":now": dynamodb.stamp(now) if whole else None,
             ":quantity": end.quantity,
             ":null": "NULL" if end.quantity is None else None,
-            ":reason": end.reason or None,
-            ":record": end.record_id or None,
+            ":reason": (end.reason or None) if whole else None,
+            ":record": (end.record_id or None) if whole else None,
             ":expired": RecordStatus.EXPIRED.value if end.status in ANSWERS else None,
         }
         sent = {name: typed(value) for name, value in values.items() if value is not None}
@@ -344,16 +388,20 @@ class AggregatedTable:
                 sent[f":{name}"] = end.stored[name]
             else:
                 conditions.append(f"attribute_not_exists({name})")
-        sets = ["meteringStatus = :status", "updatedAt = :now"]
-        sets += ["meteringStatusReason = :reason"] if end.reason else []
-        sets += ["meteringRecordId = :record"] if end.record_id else []
+        named = {
+            ":status": "meteringStatus",
+            ":now": "updatedAt",
+            ":reason": "meteringStatusReason",
+            ":record": "meteringRecordId",
+        }
+        sets = [f"{name} = {value}" for value, name in named.items() if value in sent]
         # What an earlier submission of this record left behind is not true any more.
-        removes = ["meteringPending"] + ([] if end.reason else ["meteringStatusReason"])
+        removes = ["meteringPending"] + ([] if ":reason" in sent else ["meteringStatusReason"])
         action = {
             "Update": {
                 "TableName": self.name,
                 "Key": {_HASH: {"S": end.license_arn}, _RANGE: {"S": end.sort_key}},
-                "UpdateExpression": f"SET {', '.join(sets)} REMOVE {', '.join(removes)}",
+                "UpdateExpression": (f"SET {', '.join(sets)} " if sets else "") + f"REMOVE {', '.join(removes)}",
                 "ConditionExpression": " AND ".join(conditions),
                 "ExpressionAttributeValues": sent,
             }
@@ -393,6 +441,18 @@ def _commit_key(group: GroupKey) -> Item:
     return {_HASH: {"S": own.hash_key}, _RANGE: {"S": own.range_key}}
 
 
+def _read(item: Item, failures: Failures | None) -> StoredAggregate | None:
+    """An item as it is stored; None, and a failure, where it cannot be read."""
+    try:
+        return _stored(item)
+    except Exception as error:
+        if failures is None or stops_the_rest(error):
+            raise
+        name = f"an aggregate of license {mask(item[_HASH]['S'])}"
+        failures.add("read", name, error, [item[_HASH]["S"], account_of(item[_RANGE]["S"])])
+        return None
+
+
 def _stored(item: Item) -> StoredAggregate:
     return StoredAggregate(
         license_arn=item[_HASH]["S"],
@@ -405,5 +465,6 @@ def _stored(item: Item) -> StoredAggregate:
         customer_identifier=value(item, "customerIdentifier"),
         pending=value(item, "meteringPending"),
         status=value(item, "meteringStatus"),
+        put_back="putBackAt" in item,
         stored={name: item[name] for name in _JUDGED if name in item},
     )

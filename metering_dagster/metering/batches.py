@@ -27,6 +27,9 @@ class Lane(StrEnum):
     """Why records may share a call."""
 
     PRODUCT = "product"
+    """The subscriber row names the product."""
+    DEFAULT = "default"
+    """No row names the product: that it is the settings' one is a guess."""
     LICENSE = "license"
     """The product is not known: one licence a call."""
     LEGACY = "legacy"
@@ -40,6 +43,13 @@ class Batch:
     owner: str
     """The product code; of the lane `LICENSE` the licence's ARN."""
     records: tuple[Aggregate, ...]
+    instant: datetime | None = None
+    """The Timestamp of its records, another one of their hour than its beginning."""
+
+    @property
+    def licenses(self) -> list[str]:
+        """The license keys of its records, each once."""
+        return sorted({record.key.license_arn for record in self.records})
 
     @property
     def product_code(self) -> str | None:
@@ -49,10 +59,20 @@ class Batch:
     def halves(self) -> tuple["Batch", "Batch"]:
         """The batch cut in two, to find the record that the service refuses. Needs two records."""
         middle = len(self.records) // 2
+        return self.of(self.records[:middle]), self.of(self.records[middle:])
+
+    def halves_by_license(self) -> tuple["Batch", "Batch"]:
+        """The batch cut in two between licenses, to find the one that is of another product. Needs two licenses."""
+        names = self.licenses
+        first = frozenset(names[: len(names) // 2])
         return (
-            Batch(self.lane, self.owner, self.records[:middle]),
-            Batch(self.lane, self.owner, self.records[middle:]),
+            self.of([record for record in self.records if record.key.license_arn in first]),
+            self.of([record for record in self.records if record.key.license_arn not in first]),
         )
+
+    def of(self, records: Iterable[Aggregate]) -> "Batch":
+        """A batch like this one, of these records."""
+        return Batch(self.lane, self.owner, tuple(records), self.instant)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +87,10 @@ class Products:
         key = aggregate.key
         if key.is_legacy:
             return Lane.LEGACY, key.license_arn
-        code = self.codes.get((key.license_arn, key.account)) or self.default
-        return (Lane.PRODUCT, code) if code else (Lane.LICENSE, key.license_arn)
+        code = self.codes.get((key.license_arn, key.account))
+        if code:
+            return Lane.PRODUCT, code
+        return (Lane.DEFAULT, self.default) if self.default else (Lane.LICENSE, key.license_arn)
 
 
 def cut_batches(

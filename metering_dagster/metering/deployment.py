@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from metering_dagster.aws import Clients
     from metering_dagster.metering.aggregation_report import Tell
+    from metering_dagster.metering.hour_regions import HourRegions
     from metering_dagster.metering.marketplace import Marketplace
     from metering_dagster.metering.pending_index import PendingIndex
     from metering_dagster.metering.quota import Quota
@@ -125,6 +126,15 @@ class Deployment:
         aggregated = self.tables.aggregated
         return Quota(aggregated.client, aggregated.name, self.marketplace.region)
 
+    @cached_property
+    def hour_regions(self) -> "HourRegions":
+        """To which Region each hour belongs, as far as this process has asked."""
+        from metering_dagster.metering.aggregated_table import SHAPE
+        from metering_dagster.metering.hour_regions import HourRegions
+
+        aggregated = self.tables.aggregated
+        return HourRegions(aggregated.client, aggregated.name, SHAPE)
+
     def _await_slot(self) -> None:
         self.quota.wait(urgent=self._urgent)
 
@@ -144,6 +154,7 @@ class Deployment:
             self.settings.product_code,
             sends=self.mode is Mode.LIVE,
             tell=tell or ignore,
+            regions=self.hour_regions,
         )
 
     def ledger(self, storage_directory: str) -> Ledger:

@@ -96,7 +96,9 @@ def pending_of(tables: Tables, part: Slice) -> tuple[int, int]:
 def _pending_aggregates(tables: Tables, part: Slice) -> int:
     if part.buyers is None:
         return tables.aggregated.count_pending(part.bucket)
-    return sum(part.holds(stored.buyer) for stored in tables.aggregated.pending(part.bucket, part.licences))
+    unreadable = Failures()
+    found = tables.aggregated.pending(part.bucket, part.licences, unreadable)
+    return sum(part.holds(stored.buyer) for stored in found) + unreadable.total
 
 
 def mend(tables: Tables, bucket: str | None, odd: Iterable[RawRow], report: Discovery) -> None:

@@ -6,7 +6,7 @@ Does not: reading and writing (aggregation), what happens after a commit (counte
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from decimal import Decimal
 from enum import StrEnum
@@ -48,6 +48,8 @@ class Aggregate:
     allocations: Allocations | None = None
     customer_identifier: str | None = None
     """Only of legacy products."""
+    put_back: bool = field(default=False, compare=False)
+    """Its aggregate was gone and was put back: it may have been billed before."""
 
 
 class Outcome(StrEnum):

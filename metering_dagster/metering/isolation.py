@@ -79,6 +79,11 @@ class Failures:
                 row.resting = f"not {step}, after {row.length} alike failures in a row: {why}"
         return why
 
+    def skip(self, step: str, items: int = 1) -> None:
+        """Count items that were not tried, for their step is at rest."""
+        with self._lock:
+            self.by_why[self._rows[step].resting] += items
+
     def went_well(self, step: str) -> None:
         """End the row of alike failures of this step: an item went through."""
         with self._lock:
@@ -140,11 +145,10 @@ class Failures:
 
     def is_resting(self, step: str, items: int = 1) -> bool:
         """Return whether nothing more is tried of this step; then so many items are counted as left by it."""
-        why = self.resting(step)
-        if why:
-            with self._lock:
-                self.by_why[why] += items
-        return bool(why)
+        rests = bool(self.resting(step))
+        if rests:
+            self.skip(step, items)
+        return rests
 
     @property
     def total(self) -> int:

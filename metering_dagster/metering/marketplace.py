@@ -1,24 +1,27 @@
 """BatchMeterUsage: one call, and what its answer or error means (domain: what metering is).
 
-Belongs here: sending a batch, matching the answer to its records, every error class of the API.
-Does not: what to do about it (submission), when a call may be sent (quota).
+Belongs here: sending a batch, every error class of the API. Does not: which record a result is about (answers), what to
+do about it (submission), when a call may be sent (quota).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 from botocore.parsers import ResponseParserError
 
+from metering_dagster import clock_skew
 from metering_dagster.dynamodb import CALLER_CODES, is_connection_error, is_credentials_error
+from metering_dagster.errors import MeteringError
 from metering_dagster.masking import mask_names, mask_text, printable
+from metering_dagster.metering.answers import Answer, read_answer
 from metering_dagster.metering.batches import Batch
 from metering_dagster.metering.groups import Aggregate
 from metering_dagster.metering.quantities import Quantities
-from metering_dagster.metering.reasons import RecordStatus
-from metering_dagster.metering.records import Identity, api_record, identity
+from metering_dagster.metering.records import api_record
 
 if TYPE_CHECKING:
     from mypy_boto3_meteringmarketplace import MarketplaceMeteringClient
@@ -35,9 +38,6 @@ _TRANSIENT_CODES = frozenset({
     "InternalFailure", "RequestTimeout", "RequestTimeoutException",
 })  # fmt: skip
 _SERVER_FAULT = 500
-_STATUSES = {
-    status.value: status for status in (RecordStatus.SUCCESS, RecordStatus.NOT_SUBSCRIBED, RecordStatus.DUPLICATE)
-}
 
 
 class Trouble(Enum):
@@ -48,26 +48,6 @@ class Trouble(Enum):
     PRODUCT = "leave this product's records pending, go on with the others"
     CALLER = "stop at once, leave everything pending"
     UNKNOWN = "halve it, and leave a record that is refused alone pending"
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """The service's word on one record."""
-
-    aggregate: Aggregate
-    status: RecordStatus
-    record_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What a call that went through said.
-
-    A record in neither list of the answer counts as unprocessed, and so does one with a status that nobody knows.
-    """
-
-    results: tuple[Result, ...]
-    unprocessed: tuple[Aggregate, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +64,17 @@ class Marketplace:
     """The Metering API of one account and Region."""
 
     def __init__(
-        self, client: "MarketplaceMeteringClient", quantities: Quantities, before_send: Callable[[], object]
+        self,
+        client: "MarketplaceMeteringClient",
+        quantities: Quantities,
+        before_send: Callable[[], object],
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """`before_send` is called when a call is ready to leave, signed and all: it returns when the call may."""
-        self.client, self.quantities = client, quantities
+        """`before_send` is called when a call is ready to leave, signed and all: it returns when the call may.
+
+        `clock` is this machine's own, by which the SDK signs.
+        """
+        self.client, self.quantities, self.clock = client, quantities, clock
 
         def wait(**_: object) -> None:
             before_send()  # what a handler returns, the SDK would take for the answer
@@ -106,57 +93,46 @@ class Marketplace:
 
     def send(self, batch: Batch) -> Answer | CallFailure:
         """Send one call, once. The SDK does not retry, for each attempt takes a slot of the quota."""
-        records = [api_record(aggregate, self.quantities) for aggregate in batch.records]
+        records = [api_record(aggregate, self.quantities, batch.instant) for aggregate in batch.records]
         request: dict[str, Any] = {"UsageRecords": records}
         if batch.product_code is not None:
             request["ProductCode"] = batch.product_code
         try:
             answer = self.client.batch_meter_usage(**request)
-        except Exception as error:
-            failure = _failure(error, batch)
-            if failure is None:
-                raise
-            return failure
-        if "Results" not in answer and "UnprocessedRecords" not in answer:
-            words = "what answers there is not the Metering API; check AWS_ENDPOINT_URL_MARKETPLACE_METERING"
+        except MeteringError:
+            raise  # of the quota
+        except Exception as error:  # noqa: BLE001  # the SDK's parser raises anything over an odd body
+            return _failure(error, batch, self.clock())
+        read = read_answer(answer, records, batch.records)
+        if isinstance(read, str):
+            words = f"{read}; is it the Metering API? Check AWS_ENDPOINT_URL_MARKETPLACE_METERING"
             return CallFailure(Trouble.TRANSIENT, "NoAnswer", words)
-        waiting: dict[Identity | None, Aggregate] = {
-            identity(record): aggregate for record, aggregate in zip(records, batch.records, strict=True)
-        }
-        results = []
-        for result in answer.get("Results", []):
-            status = _STATUSES.get(result.get("Status", ""))
-            aggregate = waiting.pop(_who(result.get("UsageRecord", {})), None) if status else None
-            if status is not None and aggregate is not None:
-                results.append(Result(aggregate, status, result.get("MeteringRecordId", "")))
-        return Answer(tuple(results), tuple(waiting.values()))
+        return read
 
 
-def _who(record: Mapping[str, Any]) -> Identity | None:
-    """Whom an echoed record names; None where it lacks what tells: the model requires nothing of an answer."""
-    return identity(record) if {"Dimension", "Timestamp"} <= record.keys() else None
-
-
-def _failure(error: Exception, batch: Batch) -> CallFailure | None:
-    """The meaning of an error of the SDK; None for one that is none of its."""
+def _failure(error: Exception, batch: Batch, now: datetime) -> CallFailure:
+    """The meaning of an error that a call ended with."""
 
     def masked(words: str) -> str:
         # The service may quote whom the call was about, and not every name is known by its form.
         return mask_names(words, (name for aggregate in batch.records for name in _names(aggregate)))
 
+    kind = type(error).__name__
     if isinstance(error, ClientError):
         code = error.response.get("Error", {}).get("Code", "")
         http = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-        return CallFailure(
-            _trouble(code, http), printable(code), masked(error.response.get("Error", {}).get("Message", ""))
-        )
+        said = masked(error.response.get("Error", {}).get("Message", ""))
+        skew = clock_skew.words(error.response, now)
+        words = f"{said.rstrip('.')}. {skew.rstrip('.')}" if skew else said
+        return CallFailure(_trouble(code, http), printable(code), words)
     if is_credentials_error(error):
-        return CallFailure(Trouble.CALLER, type(error).__name__, masked(str(error)))
+        return CallFailure(Trouble.CALLER, kind, masked(str(error)))
     if is_connection_error(error) or isinstance(error, ResponseParserError):
-        return CallFailure(Trouble.TRANSIENT, type(error).__name__, masked(str(error)))
+        return CallFailure(Trouble.TRANSIENT, kind, masked(str(error)))
     if isinstance(error, BotoCoreError):
-        return CallFailure(Trouble.UNKNOWN, type(error).__name__, masked(str(error)))
-    return None
+        return CallFailure(Trouble.UNKNOWN, kind, masked(str(error)))
+    # The SDK's parser fails in many ways over a body that is not what its model says.
+    return CallFailure(Trouble.TRANSIENT, kind, f"the answer cannot be read: {masked(str(error))}")
 
 
 def _names(aggregate: Aggregate) -> tuple[str, ...]:

@@ -24,8 +24,10 @@ HASH_KEY, RANGE_KEY = "meteringPending", "licenseArn"
 _LONGEST = 1024
 """Bytes of an index' range key, at most. A longer license has no item here, and DynamoDB refuses to be asked for it."""
 
-_USUAL_HOURS = 100
-"""The newest hours hold nearly all that is pending. A filter names at most so many values, which are not sent then."""
+_USUAL_HOURS = hours.GRACE_LAST_OFFSET + 1
+"""The hours that can be billed hold nearly all that is pending: a Scan filters them out where DynamoDB reads."""
+_SCANNED = 2_000
+"""Items that one request of a Scan looks at, so that none takes long."""
 
 
 class PendingIndex:
@@ -73,9 +75,9 @@ class PendingIndex:
     def unreachable(self, now: datetime) -> Iterator[Sequence[Item]]:
         """Scan the index for items whose `meteringPending` no Query will ever name (`hours.is_named`).
 
-        Each has the keys of the table and of the index. Every page is read, one after the other: so the Scan takes a
-        fraction of what one partition of the index can give, and leaves the rest to those who bill. Memory is that of
-        a page.
+        Each has the keys of the table and its `meteringPending`. Every page is read, one after the other: so the Scan
+        takes a fraction of what one partition of the index can give, and leaves the rest to those who bill. Memory is
+        that of a page.
         """
         usual = {f":h{n}": {"S": hours.bucket(hours.hour_at_offset(now, n))} for n in range(_USUAL_HOURS)}
         request: dict[str, Any] = {
@@ -84,6 +86,7 @@ class PendingIndex:
             "ProjectionExpression": ", ".join(dict.fromkeys((self.shape.hash_key, self.shape.range_key, HASH_KEY))),
             "FilterExpression": f"NOT ({HASH_KEY} IN ({', '.join(usual)}))",
             "ExpressionAttributeValues": usual,
+            "Limit": _SCANNED,
         }
         with Explained(self.client, self.table, self.shape):
             for answer in dynamodb.answers(self.client.scan, **request):

@@ -39,6 +39,8 @@ class StoredAggregate:
     customer_identifier: object = None
     pending: str | None = None
     status: str | None = None
+    put_back: bool = False
+    """Whether it was put back after it had been gone (`putBackAt`)."""
     stored: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
     """For the store alone: the content as it was read, on which a rejection hangs."""
 
@@ -76,7 +78,7 @@ def judge_aggregate(stored: StoredAggregate, now: datetime, quantities: Quantiti
         return fault
     assert isinstance(stored.quantity, Decimal)  # number_fault has looked
     allocations: Allocations | None = None
-    if stored.allocations is not None:
+    if stored.allocations is not None and stored.allocations != []:  # an empty list is none
         if has_repeated_tag_set(stored.allocations, quantities):
             return Reason.MALFORMED_ALLOCATIONS
         read = read_allocations(stored.allocations, stored.quantity, quantities)
@@ -89,7 +91,7 @@ def judge_aggregate(stored: StoredAggregate, now: datetime, quantities: Quantiti
         if isinstance(found, Reason):
             return found
         identifier = found
-    aggregate = Aggregate(key, stored.quantity, allocations, identifier)
+    aggregate = Aggregate(key, stored.quantity, allocations, identifier, put_back=stored.put_back)
     return group_fault(aggregate, now, quantities) or aggregate
 
 
@@ -123,10 +125,13 @@ def api_allocations(allocations: Allocations, quantities: Quantities) -> list[di
     return shaped
 
 
-def api_record(aggregate: Aggregate, quantities: Quantities) -> dict[str, Any]:
-    """The UsageRecord of one aggregate. A legacy one carries the customer's identifier, else the account."""
+def api_record(aggregate: Aggregate, quantities: Quantities, instant: datetime | None = None) -> dict[str, Any]:
+    """The UsageRecord of one aggregate. A legacy one carries the customer's identifier, else the account.
+
+    `instant` is the Timestamp, another one of the aggregate's hour than its beginning.
+    """
     key = aggregate.key
-    record: dict[str, Any] = {"Timestamp": key.hour, "Dimension": key.dimension}
+    record: dict[str, Any] = {"Timestamp": instant or key.hour, "Dimension": key.dimension}
     if not key.is_legacy:
         record |= {"CustomerAWSAccountId": key.account, "LicenseArn": key.license_arn}
     elif aggregate.customer_identifier:

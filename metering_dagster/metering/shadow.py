@@ -10,18 +10,25 @@ from metering_dagster.masking import mask_text
 from metering_dagster.metering import telling
 from metering_dagster.metering.aggregation import aggregate
 from metering_dagster.metering.aggregation_report import Tell
+from metering_dagster.metering.isolation import Failures
 from metering_dagster.metering.quantities import EXACT
-from metering_dagster.metering.submission import Submission, pending_windows, reject_unsendable
+from metering_dagster.metering.sendable import pending_windows, reject_unsendable
+from metering_dagster.metering.submission import Submission
 from metering_dagster.metering.tables import Slice, Tables
 
 
 def would_bill(tables: Tables, part: Slice, tell: Tell) -> Submission:
     """Fold the hour and look at what is pending; `tell` hears what would be billed. No table is written to."""
-    report = Submission()
+    report, failures = Submission(), Failures()
     aggregates = [
-        *(record for window in pending_windows(tables, part) for record in reject_unsendable(tables, window, report)),
+        *(
+            record
+            for window in pending_windows(tables, part, failures)
+            for record in reject_unsendable(tables, window, report, failures=failures)
+        ),
         *aggregate(tables, part).would_commit,
     ]
+    report.add_failures(failures)
     report.records = len(aggregates)
     report.by_status[Outcome.WOULD_BILL.value] += len(aggregates)
     for record in sorted(aggregates, key=lambda record: record.key):

@@ -1,38 +1,40 @@
 """Submit what is pending for one hour, and write down every answer (no Dagster).
 
 Belongs here: the order of call and record; resending, halving, when to stop. Does not: the cutting of batches
-(batches), what an error means (marketplace).
+(batches), what an error means (marketplace), which record an answer is about (answers).
+
+What goes wrong with one record or batch leaves that pending and stops no other; only the caller's own troubles do.
 """
 
 import random
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from decimal import Decimal
 
 from metering_dagster import hours
-from metering_dagster.chunks import chunked
-from metering_dagster.errors import CallerError, TableError, UnreachableError
+from metering_dagster.errors import MeteringError
 from metering_dagster.masking import mask, mask_text
 from metering_dagster.metering import telling
+from metering_dagster.metering.aggregated_table import Written
 from metering_dagster.metering.aggregation_report import Tell, ignore
+from metering_dagster.metering.answers import Answer, Result
 from metering_dagster.metering.batches import Batch, Buyer, Lane, Products, cut_batches
 from metering_dagster.metering.group_steps import name_of
 from metering_dagster.metering.groups import Aggregate
-from metering_dagster.metering.marketplace import OUT_OF_BOUNDS, Answer, CallFailure, Marketplace, Result, Trouble
+from metering_dagster.metering.hour_regions import HourRegions
+from metering_dagster.metering.isolation import Failures, stops_the_rest, words_of
+from metering_dagster.metering.marketplace import OUT_OF_BOUNDS, CallFailure, Marketplace, Trouble
 from metering_dagster.metering.quantities import EXACT, number_text
-from metering_dagster.metering.reasons import Reason, RecordStatus
+from metering_dagster.metering.reasons import RecordStatus
 from metering_dagster.metering.records import (
-    Identity,
     RecordEnd,
     StoredAggregate,
-    api_record,
-    identity,
-    judge_aggregate,
 )
+from metering_dagster.metering.sendable import SHORT, pending_windows, reject_unsendable, write_ends
 from metering_dagster.metering.tables import Slice, Tables
 
 CALLERS = 8
@@ -46,9 +48,9 @@ GIVE_UP = 20
 PASSES = 5
 CLOCKS_APART = timedelta(minutes=5)
 """So far the service's clock may be ahead of ours: beyond that it takes no signature of ours."""
-WINDOW = 1_000
-"""Records that are held in memory at once."""
 _NOTES = 20
+_UNBILLED = frozenset({RecordStatus.REJECTED, RecordStatus.NOT_SUBSCRIBED})
+_PUT_BACK = "its aggregate had been gone and was put back, so it may have been billed before"
 
 
 @dataclass
@@ -77,6 +79,18 @@ class Submission:
     """Why AWS refused the caller itself, if it did."""
     where: str = ""
     """The Region and endpoint that were called."""
+    other_region: str = ""
+    """The Region to which the hour belongs, if that is another one."""
+
+    def note(self, words: str) -> None:
+        """Keep a note, if there are not many yet."""
+        if len(self.notes) < _NOTES:
+            self.notes.append(words)
+
+    def add_failures(self, failures: Failures) -> None:
+        """Count what was left because something was raised for it that nobody foresaw."""
+        self.left.update(failures.by_why)
+        self.notes += failures.notes
 
 
 class Submitter:
@@ -90,14 +104,17 @@ class Submitter:
         *,
         sends: bool = True,
         tell: Tell = ignore,
+        regions: HourRegions | None = None,
         pause: Callable[[int], float] = lambda attempt: random.uniform(0.5, 1.0) * float(min(0.2 * 2**attempt, 5.0)),
     ) -> None:
         """`sends` is False in dry-run mode: records end as `DryRunSubmitted` and nothing is called. `tell` hears of
-        every record that ended.
+        every record that ended. `regions` knows to which Region an hour belongs; without it nobody asks.
         """
         self.tables, self.marketplace = tables, marketplace
         self.default_product, self.sends, self.pause, self.tell = default_product, sends, pause, tell
+        self.regions = regions
         self.report = Submission(where=marketplace.where)
+        self.failures = Failures()
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._stopped_because = ""
@@ -106,6 +123,10 @@ class Submitter:
         self._resting: dict[tuple[Lane, str], str] = {}
         """Who is left alone for now, because call after call failed."""
         self._given_up: Counter[tuple[Lane, str] | None] = Counter()
+        self._failed_licenses: dict[str, str] = {}
+        """Which licenses the service does not take under the default product: they are left out of later calls."""
+        self._wrong_guesses: Counter[str] = Counter()
+        """Such licenses in a row, by default product."""
 
     def submit(self, part: Slice) -> Submission:
         """Send everything that is pending in the slice, urgent buyers first; what could not be sent stays pending."""
@@ -113,15 +134,16 @@ class Submitter:
             # The sparse index lags a little behind the commits: only a pass that finds nothing more is the last.
             for _ in range(PASSES):
                 before = self.report.records
-                for window in pending_windows(self.tables, part):
+                for window in pending_windows(self.tables, part, self.failures):
                     self._send_window(pool, self._cut(window, part))
-                if self.report.records == before or self.report.left:
+                if self.report.records == before or self.report.left or self.failures.total:
                     break
+        self.report.add_failures(self.failures)
         return self.report
 
     def _send_window(self, pool: ThreadPoolExecutor, batches: Sequence[Batch]) -> None:
         try:
-            for done in [pool.submit(self._run, batch) for batch in batches]:
+            for done in [pool.submit(self._see_through, batch) for batch in batches]:
                 done.result()
         except BaseException:
             self._stop.set()
@@ -130,12 +152,16 @@ class Submitter:
     def _cut(self, window: Sequence[StoredAggregate], part: Slice) -> list[Batch]:
         now = self.tables.clock()
         self.report.records += len(window)
-        good = reject_unsendable(self.tables, window, self.report, self.tell)
+        good = reject_unsendable(self.tables, window, self.report, self.tell, self.failures)
+        foreign = self._belongs_elsewhere(part, now) if good else ""
+        if foreign:
+            self.report.left[foreign] += len(good)
+            return []
         codes = self._product_codes(good)
-        # Where nobody can be asked, a licence may be of another product than the default one: it goes by itself.
+        # Where nobody can be asked, a license may be of another product than the default one: it goes by itself.
         products = Products({}) if codes is None else Products(codes, self.default_product)
         urgent = frozenset(part.expiries or ())
-        batches = cut_batches(good, products, urgent, now, self.tables.quantities)
+        batches = self._batches(good, products, urgent, now)
         patient = [batch for batch in batches if not _is_urgent(batch, urgent)]
         # In another order each time, or the same trouble would stand before the same records in every run.
         random.shuffle(patient)
@@ -144,27 +170,71 @@ class Submitter:
         self.report.unknown_products += sum(len(batch.records) for batch in batches if batch.lane is Lane.LICENSE)
         return batches
 
+    def _belongs_elsewhere(self, part: Slice, now: datetime) -> str:
+        """Why nothing of the hour may be sent from this Region; empty where its first call went, or goes, here."""
+        if self.regions is None or not self.sends:
+            return ""
+        here = self.marketplace.region
+        owner = self.regions.claim(part.hour, here, now)
+        if owner == here:
+            return ""
+        self.report.other_region = owner
+        return f"the first call of {part.bucket} went to {owner}, and this run would call {here}, where it bills again"
+
+    def _batches(self, good: Sequence[Aggregate], products: Products, urgent: Set[Buyer], now: datetime) -> list[Batch]:
+        """The calls of these records; a record of which none can be made is left alone, and counted."""
+
+        def cut(these: Sequence[Aggregate]) -> list[Batch]:
+            return cut_batches(these, products, urgent, now, self.tables.quantities)
+
+        try:
+            return cut(good)
+        except Exception as error:
+            if stops_the_rest(error):
+                raise
+        sound = []
+        for aggregate in good:
+            try:
+                cut([aggregate])
+                sound.append(aggregate)
+            except Exception as error:
+                if stops_the_rest(error):
+                    raise
+                self._failed("judged", [aggregate], error)
+        return cut(sound)
+
     def _product_codes(self, aggregates: Iterable[Aggregate]) -> dict[tuple[str, str], str] | None:
         """The products that the subscribers table names; None where it cannot be asked."""
         buyers = {(a.key.license_arn, a.key.account) for a in aggregates if not a.key.is_legacy}
         try:
             return self.tables.subscribers.product_codes(buyers)
-        except (UnreachableError, CallerError, TableError) as error:
-            # Nothing is lost without the codes, only calls: one licence a call.
+        except Exception as error:  # noqa: BLE001  # nothing is lost without the codes, only calls
             if not self.report.warnings:
-                self.report.warnings.append(f"Product codes could not be looked up: one licence a call. {error}")
+                said = str(error) if isinstance(error, MeteringError) else words_of(error)
+                self.report.warnings.append(f"Product codes could not be looked up: one license a call. {said}")
             return None
 
+    def _see_through(self, batch: Batch) -> None:
+        """Do all that can be done for one batch. What is raised for it leaves it pending and stops no other."""
+        try:
+            self._run(batch)
+        except Exception as error:
+            if stops_the_rest(error):
+                raise
+            self._failed("sent", batch.records, error)
+
     def _run(self, batch: Batch) -> None:
-        """See one batch through: send, record, send again, halve."""
+        """Send, record, send again, halve."""
         attempt = 0
         while True:
+            batch = self._without_failed_licenses(batch)
             obstacle = self._why_not(batch)
-            if obstacle:
+            if obstacle or not batch.records:
                 return self._leave(batch, obstacle)
             if not self.sends:
                 return self._record([_end(a, RecordStatus.DRY_RUN) for a in batch.records], batch.records)
             outcome = self.marketplace.send(batch)
+            self.failures.went_well("sent")
             with self._lock:
                 self.report.calls += 1
             why = "left unprocessed by the service"
@@ -172,7 +242,8 @@ class Submitter:
                 self._record_results(batch, outcome.results)
                 if not outcome.unprocessed:
                     return None
-                batch = Batch(batch.lane, batch.owner, outcome.unprocessed)
+                why = outcome.fault or why
+                batch = batch.of(outcome.unprocessed)
             elif outcome.trouble is Trouble.TRANSIENT:
                 why = f"{outcome.code}: {outcome.message}"
             else:
@@ -182,12 +253,24 @@ class Submitter:
                 return self._give_up(batch, f"{why} (after {ATTEMPTS} attempts)")
             self._stop.wait(self.pause(attempt))
 
+    def _without_failed_licenses(self, batch: Batch) -> Batch:
+        """The batch without licenses that were found to be of another product; those are left."""
+        if batch.lane is not Lane.DEFAULT or self._failed_licenses.keys().isdisjoint(batch.licenses):
+            return batch
+        for record in batch.records:
+            why = self._failed_licenses.get(record.key.license_arn)
+            if why:
+                self._leave(batch.of([record]), why)
+        return batch.of([r for r in batch.records if r.key.license_arn not in self._failed_licenses])
+
     def _why_not(self, batch: Batch) -> str:
         """Why the batch must not be sent now; empty if it may."""
         if self._stop.is_set():
             return self._stopped_because or "the run was stopped by an error"
         owner = (batch.lane, batch.owner)
         failed = self._failed_owners.get(owner) or self._resting.get(owner)
+        # What cannot be written down is not sent either: it would only be sent again.
+        failed = failed or self.failures.resting("sent") or self.failures.resting("recorded")
         if failed:
             return failed
         # Looked at before every call: a run may straddle 06:00 on the 1st, and one old record fails its whole call.
@@ -207,6 +290,8 @@ class Submitter:
             self._stopped_because = words
             self._stop.set()
             return self._leave(batch, words)
+        if failure.trouble is Trouble.PRODUCT and batch.lane is Lane.DEFAULT:
+            return self._narrow_down(batch, words)
         if failure.trouble is Trouble.PRODUCT:
             owner = mask_text(batch.owner) if batch.lane is not Lane.LICENSE else f"of licence {mask(batch.owner)}"
             words = f"product {owner}: {words}"
@@ -214,7 +299,7 @@ class Submitter:
             return self._leave(batch, words)
         if len(batch.records) > 1:
             for half in batch.halves():
-                self._run(half)
+                self._see_through(half)
             return None
         if failure.trouble is Trouble.REFUSED:
             closed = self._closed(batch, self.tables.clock() + CLOCKS_APART) if failure.code == OUT_OF_BOUNDS else ""
@@ -222,9 +307,31 @@ class Submitter:
                 # Its window closed on the way. A call before, whose answer is lost or still to come, may have billed
                 # it: it is left to the age-out, over whose word such an answer may be written.
                 return self._leave(batch, closed)
+            if failure.code == OUT_OF_BOUNDS and batch.instant is None:
+                # Its buyer may have subscribed in this hour. The hour is the identity, whatever the instant.
+                return self._see_through(replace(batch, instant=_last_instant(batch.records[0], self.tables.clock())))
             return self._record([_end(batch.records[0], RecordStatus.REJECTED, failure.code)], batch.records)
         self._note(batch.records[0], f"refused alone with {words}; it stays pending")
         return self._leave(batch, words)
+
+    def _narrow_down(self, batch: Batch, words: str) -> None:
+        """Find the license that is of another product than the default one, by halves; it alone is left."""
+        if len(batch.licenses) > 1:
+            for half in batch.halves_by_license():
+                self._see_through(half)
+            return
+        (license_arn,) = batch.licenses
+        why = f"license {mask(license_arn)} is not of the default product {mask_text(batch.owner)}: {words}"
+        with self._lock:
+            self._failed_licenses[license_arn] = why
+            self._wrong_guesses[batch.owner] += 1
+            if self._wrong_guesses[batch.owner] >= GIVE_UP:
+                self._failed_owners[batch.lane, batch.owner] = (
+                    f"not tried after {GIVE_UP} licenses in a row were refused under the default product "
+                    f"{mask_text(batch.owner)}: {words}"
+                )
+        self._note(batch.records[0], f"stays pending: {why}")
+        self._leave(batch, why)
 
     def _give_up(self, batch: Batch, why: str) -> None:
         """All attempts failed. One product's trouble stops no other's; the service's own stops the run."""
@@ -237,11 +344,19 @@ class Submitter:
             if self._given_up[None] >= GIVE_UP:
                 self._stopped_because = f"stopped after {GIVE_UP} calls in a row failed: {why}"
                 self._stop.set()
+        self._note(batch.records[0], f"stays pending: {why}")
         self._leave(batch, why)
 
     def _leave(self, batch: Batch, why: str) -> None:
-        with self._lock:
-            self.report.left[why] += len(batch.records)
+        if batch.records:
+            with self._lock:
+                self.report.left[why] += len(batch.records)
+
+    def _failed(self, step: str, aggregates: Sequence[Aggregate], error: Exception) -> None:
+        """Count records for which something was raised that nobody foresaw: they stay pending."""
+        secrets = [name for a in aggregates for name in (a.key.license_arn, a.key.account, a.customer_identifier or "")]
+        more = f" and {len(aggregates) - 1} more" if len(aggregates) > 1 else ""
+        self.failures.add(step, f"{name_of(aggregates[0].key)}{more}", error, secrets, len(aggregates))
 
     def _record_results(self, batch: Batch, results: Sequence[Result]) -> None:
         ends = [_end(result.aggregate, result.status, record_id=result.record_id) for result in results]
@@ -249,73 +364,48 @@ class Submitter:
         if results:
             with self._lock:
                 del self._given_up[batch.lane, batch.owner], self._given_up[None]
+                del self._wrong_guesses[batch.owner]
 
     def _record(self, ends: Sequence[RecordEnd], aggregates: Sequence[Aggregate]) -> None:
         """Write the ends down, then count them."""
-        written = self.tables.aggregated.record(ends, self.tables.clock())
-        for end, aggregate, ok in zip(ends, aggregates, written, strict=True):
+        if not ends:
+            return
+        names = [name_of(aggregate.key) for aggregate in aggregates]
+        written = write_ends(self.tables, ends, names, self.failures)
+        for end, aggregate, how in zip(ends, aggregates, written, strict=True):
+            if how is None:
+                continue
             if end.status not in (RecordStatus.SUCCESS, RecordStatus.DRY_RUN):
                 self._note(aggregate, f"{end.status.value} {end.reason}".strip())
-            if ok:
-                self.tell(telling.of_record(end, aggregate))
+            if how in SHORT:
+                self._note(aggregate, f"{end.status.value}, {SHORT[how]}")
+            if how is not Written.REFUSED:
+                self._tell(end, aggregate)
             with self._lock:
-                _count(self.report, end, aggregate, ok)
+                _count(self.report, end, aggregate, how is not Written.REFUSED)
+
+    def _tell(self, end: RecordEnd, aggregate: Aggregate) -> None:
+        try:
+            self.tell(telling.of_record(end, aggregate))
+        except Exception as error:
+            if stops_the_rest(error):
+                raise
+            self._failed("told to the ledger", [aggregate], error)
 
     def _note(self, aggregate: Aggregate, words: str) -> None:
         with self._lock:
-            if len(self.report.notes) < _NOTES:
-                self.report.notes.append(
-                    f"{name_of(aggregate.key)}, quantity {number_text(aggregate.quantity)}: {words}"
-                )
+            self.report.note(f"{name_of(aggregate.key)}, quantity {number_text(aggregate.quantity)}: {words}")
 
 
-def reject_unsendable(
-    tables: Tables, stored: Iterable[StoredAggregate], report: Submission, tell: Tell = ignore
-) -> list[Aggregate]:
-    """The records that can be sent; those that break the contract end as `RejectedClientSide`, and are counted."""
-    now = tables.clock()
-    good: list[Aggregate] = []
-    ends: list[RecordEnd] = []
-    customers: set[Identity] = set()
-    for entry in stored:
-        judged = judge_aggregate(entry, now, tables.quantities)
-        if isinstance(judged, Aggregate) and judged.key.is_legacy:
-            who = identity(api_record(judged, tables.quantities))
-            if who in customers:
-                # Two accounts under one customer identifier: the service would take the second for the first again.
-                judged = Reason.MISSING_LEGACY_IDENTIFIER
-            customers.add(who)
-        if isinstance(judged, Reason):
-            ends.append(
-                RecordEnd(
-                    entry.license_arn,
-                    entry.sort_key,
-                    entry.pending,
-                    entry.quantity,
-                    RecordStatus.REJECTED,
-                    judged.value,
-                    stored=entry.stored,
-                )
-            )
-        else:
-            good.append(judged)
-    written = tables.aggregated.record(ends, now) if tables.writes else [True] * len(ends)
-    for end, ok in zip(ends, written, strict=True):
-        if ok:
-            tell(telling.of_unsendable(end))
-            report.by_status[end.status.value] += 1
-            report.rejected[end.reason] += 1
-            if len(report.notes) < _NOTES:
-                report.notes.append(
-                    f"an aggregate of licence {mask(end.license_arn)} breaks the contract: {end.reason}"
-                )
-        else:
-            report.ended_by_others += 1
-    return good
+def _last_instant(aggregate: Aggregate, now: datetime) -> datetime:
+    """The last second of the record's hour; of the current hour, now."""
+    return min(aggregate.key.hour + timedelta(minutes=59, seconds=59), now.replace(microsecond=0))
 
 
 def _end(aggregate: Aggregate, status: RecordStatus, reason: str = "", record_id: str = "") -> RecordEnd:
     key = aggregate.key
+    if aggregate.put_back and status in _UNBILLED:
+        reason = f"{reason}; {_PUT_BACK}" if reason else _PUT_BACK
     return RecordEnd(key.license_arn, key.prefix, key.bucket, aggregate.quantity, status, reason, record_id)
 
 
@@ -334,19 +424,3 @@ def _count(report: Submission, end: RecordEnd, aggregate: Aggregate, written: bo
 
 def _is_urgent(batch: Batch, urgent: Set[Buyer]) -> bool:
     return any((record.key.license_arn, record.key.account) in urgent for record in batch.records)
-
-
-def pending_windows(tables: Tables, part: Slice) -> Iterator[list[StoredAggregate]]:
-    """What is pending in the slice, a bounded number at a time: deprovisioning licences first, each record once."""
-    return chunked(_pending(tables, part), WINDOW)
-
-
-def _pending(tables: Tables, part: Slice) -> Iterator[StoredAggregate]:
-    urgent = {buyer for buyer in part.expiries or () if part.holds(buyer)}
-    for stored in tables.aggregated.pending(part.bucket, sorted({arn for arn, _ in urgent})):
-        if stored.buyer in urgent:
-            yield stored
-    others = None if part.buyers is None else sorted({arn for arn, _ in part.buyers - urgent})
-    for stored in tables.aggregated.pending(part.bucket, others):
-        if stored.buyer not in urgent and part.holds(stored.buyer):
-            yield stored

@@ -13,6 +13,7 @@ from metering_dagster import hours
 from metering_dagster.errors import LeftPendingError, MeteringError
 from metering_dagster.ledger.entries import Entry
 from metering_dagster.metering.guard import refuse_open_hour
+from metering_dagster.metering.isolation import Failures
 from metering_dagster.metering.windows import Whose
 
 if TYPE_CHECKING:
@@ -167,7 +168,10 @@ def restored_lately(tables: "Tables", now: datetime) -> str | None:
 
 def still_pending(tables: "Tables", bucket: str) -> int:
     """Aggregates of the hour that are pending by the table itself: the index may still show what has just ended."""
-    return sum(1 for _ in tables.aggregated.pending(bucket)) if tables.aggregated.count_pending(bucket) else 0
+    if not tables.aggregated.count_pending(bucket):
+        return 0
+    unreadable = Failures()
+    return sum(1 for _ in tables.aggregated.pending(bucket, None, unreadable)) + unreadable.total
 
 
 def arrived_meanwhile(bucket: str, aggregates: int) -> LeftPendingError | None:
@@ -191,6 +195,12 @@ def left_pending(bucket: str, submission: "Submission", now: datetime) -> LeftPe
         what = (
             f"AWS refuses the caller of aws-marketplace:BatchMeterUsage in {submission.where}. Allow the action, renew "
             "the credentials, or run in a Region that offers the API; then run the hour again."
+        )
+    elif submission.other_region:
+        until = hours.closes_at(hours.parse_bucket(bucket), now)
+        what = (
+            f"Set AWS_REGION back to {submission.other_region} until {until:%Y-%m-%dT%H:%MZ} and run the hour again. "
+            "Hours whose first call goes out after the change belong to the new Region."
         )
     elif any("InvalidProductCodeException" in why for why in submission.left):
         what = "They stay pending: set the product's code right in the subscribers table, then run the hour again."

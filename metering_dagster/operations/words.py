@@ -14,8 +14,8 @@ from metering_dagster.operations.outlook import Outlook, Standing, State
 from metering_dagster.operations.status import JUDGED_ROWS, Place
 
 _UNSEEN = (
-    "hours further back (--days), hours of the future, rows whose meteringPending names no hour, "
-    "what is not pending any more"
+    "hours further back (--days), hours of the future and rows whose meteringPending names no hour (the age-out's "
+    "whole sweeps look for both), what is not pending any more"
 )
 _COLUMNS = (13, 8, 8, 8, 10)
 

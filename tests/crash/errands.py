@@ -15,7 +15,6 @@ from pathlib import Path
 
 import dagster as dg
 
-from metering_dagster import hours
 from metering_dagster.definitions import build_defs
 from metering_dagster.errors import LeftPendingError, MeteringError
 from metering_dagster.expiry.report import Sweep
@@ -32,7 +31,6 @@ from metering_dagster.metering.aggregation import aggregate
 from metering_dagster.metering.aggregation_report import Aggregation
 from metering_dagster.metering.deployment import Deployment
 from metering_dagster.metering.discovery import discover
-from metering_dagster.metering.submission import Submission, pending_windows, reject_unsendable
 from metering_dagster.metering.tables import Slice
 from metering_dagster.metering.ticks import LastRun
 from metering_dagster.metering.windows import Whose
@@ -179,9 +177,6 @@ def _submit(deployment: Deployment, bucket: str, whose: Whose) -> None:
     part = _begin(deployment, bucket, whose)
     if part is None:
         return
-    for window in pending_windows(deployment.tables, part):
-        reject_unsendable(deployment.tables, window, Submission())
-    part, _ = deployment.slice_of(hours.parse_bucket(bucket), whose)
     submission = deployment.submitter(urgent=whose is Whose.DEPROVISIONING).submit(part)
     _raise(visit.left_pending(bucket, submission, deployment.settings.now()))
 

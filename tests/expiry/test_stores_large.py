@@ -16,15 +16,13 @@ def _sizes_are_checked(request):
     deviates(request, MINISTACK, "lets an update in a transaction grow an item past 400 KB")
 
 
-def test_a_record_whose_end_dynamodb_does_not_take_keeps_nothing_else_from_its_end(world):
+def test_a_record_that_has_no_room_for_its_whole_end_gets_its_status_alone(world):
     world.put(filled_up(an_aggregate("7", hour=OLD), ROOM), a_usage(0, "5", hour=OLD, dimension="other"))
     world.put(a_usage(0, "6", hour=OLDER))
-    swept = age_out(world)
-    assert not swept.success
-    assert "1 rows or records stay pending, for DynamoDB does not take their end" in swept.message
-    assert "DynamoDB does not take its end" in swept.metadata["notes"]
+    assert age_out(world).success
     assert world.row_statuses() == {"AggregationExpired": 2}
-    assert world.record_statuses() == {"pending": 1}
+    assert world.record_statuses() == {"SubmissionExpired": 1}
+    assert "meteringStatusReason" not in world.aggregate(hour=OLD)
 
 
 @pytest.mark.parametrize("beside", [0, 120])

@@ -23,7 +23,7 @@ from metering_dagster.metering.aggregation import aggregate
 from metering_dagster.metering.deployment import Deployment
 from metering_dagster.metering.discovery import discover
 from metering_dagster.metering.quota import Quota
-from metering_dagster.metering.submission import Submission, Submitter, pending_windows, reject_unsendable
+from metering_dagster.metering.submission import Submitter
 from metering_dagster.metering.windows import Whose
 from metering_dagster.settings import Mode, Settings
 from tests.items import Item, plain
@@ -134,11 +134,8 @@ class TinyWorld:
         for words in [*done.notes, *done.unsettled, *done.hidden]:
             self.say(words)
         unfinished = visit.not_folded(hour, done)
-        planned = Submission()
-        for window in pending_windows(deployment.tables, start.part):
-            reject_unsendable(deployment.tables, window, planned, self.told.append)
         submission = deployment.submitter(self.told.append).submit(start.part)
-        for words in [*planned.notes, *submission.notes, *submission.warnings, *submission.left]:
+        for words in [*submission.notes, *submission.warnings, *submission.left]:
             self.say(words)
         tables, now = deployment.tables, deployment.settings.now()
         pending = tables.usage.count_pending(hour), visit.still_pending(tables, hour)

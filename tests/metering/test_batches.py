@@ -104,7 +104,7 @@ def test_no_call_carries_two_products():
 def test_the_subscribers_row_names_the_product_before_the_settings_do():
     products = Products({(LICENCE, ACCOUNT): "prod-1"}, "prod-main")
     assert products.lane_of(an_aggregate()) == (Lane.PRODUCT, "prod-1")
-    assert products.lane_of(an_aggregate(account="1")) == (Lane.PRODUCT, "prod-main")
+    assert products.lane_of(an_aggregate(account="1")) == (Lane.DEFAULT, "prod-main")
     assert Products({(LICENCE, ACCOUNT): ""}, None).lane_of(an_aggregate()) == (Lane.LICENSE, LICENCE)
 
 
@@ -119,7 +119,7 @@ def test_where_no_product_is_known_each_licence_has_its_own_call():
 def test_legacy_records_are_never_mixed_with_others_and_name_their_product():
     batches = cut(an_aggregate(), an_aggregate(license_arn="prod-main"), an_aggregate(license_arn="prod-old"))
     assert Counter((batch.lane, batch.owner, batch.product_code) for batch in batches) == Counter([
-        (Lane.PRODUCT, "prod-main", None),
+        (Lane.DEFAULT, "prod-main", None),
         (Lane.LEGACY, "prod-main", "prod-main"),
         (Lane.LEGACY, "prod-old", "prod-old"),
     ])  # fmt: skip

@@ -94,7 +94,8 @@ def test_any_record_refused_at_request_level_is_found_in_eleven_calls(world, pla
     world.visit()
     assert world.record_statuses() == {"Success": 24, "RejectedClientSide": 1}
     assert world.aggregate(dimension=f"d{place:03}")["meteringStatusReason"] == code
-    assert len(world.calls()) <= 11
+    again = code == "TimestampOutOfBoundsException"  # alone, once more with the hour's last second
+    assert len(world.calls()) <= 11 + again
 
 
 @pytest.mark.case("two_bad_in_one_batch")

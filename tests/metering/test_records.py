@@ -63,7 +63,6 @@ FAULTS = [
     (Reason.NEGATIVE_QUANTITY, {"quantity": Decimal(-1)}),
     (Reason.TOO_MANY_DECIMALS, {"quantity": Decimal("1E-7")}),
     (Reason.QUANTITY_TOO_LARGE, {"quantity": Decimal(10**10)}),
-    (Reason.MALFORMED_ALLOCATIONS, with_allocations()),
     (Reason.MALFORMED_ALLOCATIONS, with_allocations(an_allocation("0.5", a="x"), an_allocation("0.5", a="x"))),
     (Reason.MALFORMED_ALLOCATIONS, with_allocations(an_allocation("2", a="x"), an_allocation("2", a="x"))),
     (Reason.INVALID_ALLOCATION, with_allocations(an_allocation("-1"))),
@@ -198,3 +197,21 @@ def test_the_bytes_of_a_record_are_those_that_the_sdk_sends(quantities):
     sent = serializer.serialize_to_request({"UsageRecords": [record]}, model.operation_model("BatchMeterUsage"))["body"]
     assert json.loads(sent)["UsageRecords"][0]["Timestamp"] == int(TWO_BACK.timestamp())
     assert len(sent) - len('{"UsageRecords": []}') == record_bytes(record)
+
+
+def test_an_empty_list_of_allocations_is_none():
+    sent = judged(**with_allocations())
+    assert isinstance(sent, Aggregate)
+    assert sent.allocations is None
+    assert "UsageAllocations" not in api_record(sent, DECIMAL)
+
+
+@pytest.mark.parametrize("stored", [
+    {"AllocatedUsageQuantity": Decimal("0.25")}, {"AllocatedUsageQuantityAsDecimal": "0.25"},
+    {"AllocatedUsageQuantityAsDecimal": Decimal("0.25")},
+])  # fmt: skip
+def test_allocations_are_read_in_each_form_that_is_stored_and_sent_in_the_apis(stored):
+    sent = judged(quantity=Decimal("0.25"), allocations=[stored | {"Tags": [{"Key": "team", "Value": "a"}]}])
+    assert api_record(sent, DECIMAL)["UsageAllocations"] == [
+        {"AllocatedUsageQuantityAsDecimal": "0.25", "Tags": [{"Key": "team", "Value": "a"}]}
+    ]

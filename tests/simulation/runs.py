@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from metering_dagster import hours
 from metering_dagster.aws import Clients
 from metering_dagster.errors import LeftPendingError, MeteringError
 from metering_dagster.expiry.metadata import of_sweep
@@ -28,7 +27,7 @@ from metering_dagster.metering.deployment import Deployment
 from metering_dagster.metering.discovery import discover
 from metering_dagster.metering.quota import Quota
 from metering_dagster.metering.shadow import would_bill
-from metering_dagster.metering.submission import Submission, pending_windows, reject_unsendable
+from metering_dagster.metering.submission import Submission
 from metering_dagster.metering.ticks import LastRun
 from metering_dagster.metering.windows import Whose
 from metering_dagster.settings import Settings
@@ -218,13 +217,9 @@ def _fold(doing: Doing, bucket: str, part: Any, whose: Whose) -> Any:
 
 def _submit(doing: Doing, bucket: str, part: Any, whose: Whose) -> Submission:
     deployment = doing.deployment
-    planned = Submission()
-    for window in pending_windows(deployment.tables, part):
-        reject_unsendable(deployment.tables, window, planned, doing.entries.append)
-    part, unknown = deployment.slice_of(hours.parse_bucket(bucket), whose)
     urgent = whose is Whose.DEPROVISIONING
     submission = deployment.submitter(doing.entries.append, urgent=urgent).submit(part)
-    _say(doing, [*planned.notes, *submission.notes, *submission.warnings, *submission.left, unknown or ""])
+    _say(doing, [*submission.notes, *submission.warnings, *submission.left])
     doing.says(str(metadata.of_submission(doing.deployment.mode, submission, Standing(), (0, 0), None)))
     return submission
 

@@ -15,6 +15,7 @@ from metering_dagster.local.sandbox.content import Content, content_of
 from metering_dagster.local.sandbox.errors import Code, RefusedError, http_status
 from metering_dagster.local.sandbox.faults import Disturbance, FaultPlan, Kind, status_of
 from metering_dagster.local.sandbox.limiter import Limiter
+from metering_dagster.local.sandbox.odd import WAYS
 from metering_dagster.local.sandbox.rules import Usage, examine
 from metering_dagster.local.sandbox.world import World
 
@@ -129,7 +130,9 @@ class Desk:
         taken = [usage for place, usage in enumerate(usages) if place not in left_out]
         unprocessed = [usage.record for place, usage in enumerate(usages) if place in left_out]
         outcomes = self.bill.settle(taken)
-        return OK, Answer(200, _json({"Results": _results(taken, outcomes), "UnprocessedRecords": unprocessed}))
+        body = _json({"Results": _results(taken, outcomes), "UnprocessedRecords": unprocessed})
+        odd = disturbance.first(Kind.ODD_ANSWER)
+        return OK, Answer(200, WAYS[str(odd.way)](body) if odd else body)
 
     def _refused(self, refusal: RefusedError) -> tuple[str, Answer]:
         return refusal.code, _error(http_status(refusal.code), refusal.code, refusal.message)

@@ -12,6 +12,7 @@ from typing import Any, TypedDict, Unpack
 
 from metering_dagster.local.sandbox.content import Content
 from metering_dagster.local.sandbox.errors import ControlError, http_status
+from metering_dagster.local.sandbox.odd import WAYS
 from metering_dagster.local.sandbox.world import read_texts
 
 LONGEST_LATENCY = 3600.0
@@ -26,6 +27,7 @@ class Kind(StrEnum):
     ERROR = "error"
     UNPROCESSED = "unprocessed"
     LOST_ANSWER = "lost_answer"
+    ODD_ANSWER = "odd_answer"
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,8 @@ class Fault:
     """Of unprocessed: the records of these dimensions."""
     seconds: float | None = None
     """Of latency."""
+    way: str | None = None
+    """Of an odd answer: in which way (odd.py)."""
 
     def looks_at(self, content: Content) -> bool:
         """Whether the call carries what this fault waits for."""
@@ -154,6 +158,11 @@ def lost_answer(*, calls: Calls = "all", **content: Unpack[Carrying]) -> Fault:
     return Fault(Kind.LOST_ANSWER, _numbers(calls), **content)
 
 
+def odd_answer(way: str, *, calls: Calls = "all", **content: Unpack[Carrying]) -> Fault:
+    """The call is billed, and answered in a way that no model foresees."""
+    return Fault(Kind.ODD_ANSWER, _numbers(calls), way=way, **content)
+
+
 def drop(*, calls: Calls = "all", **content: Unpack[Carrying]) -> Fault:
     """The connection ends, and nothing is billed."""
     return Fault(Kind.DROP, _numbers(calls), **content)
@@ -179,6 +188,7 @@ OWN_SETTINGS = {
     Kind.ERROR: {"code", "status"},
     Kind.UNPROCESSED: {"count", "dimensions"},
     Kind.LATENCY: {"seconds"},
+    Kind.ODD_ANSWER: {"way"},
 }
 COMMON_SETTINGS = {"kind", "calls", "dimension", "product_code", "license_arn"}
 
@@ -197,6 +207,8 @@ def read_fault(document: Any) -> Fault:
     fault = Fault(kind, **{name: READERS[name](name, value) for name, value in document.items() if name != "kind"})
     if kind is Kind.ERROR and fault.code is None:
         raise ControlError("an error needs its code")
+    if kind is Kind.ODD_ANSWER and fault.way is None:
+        raise ControlError("an odd answer needs its way")
     if kind is Kind.LATENCY and fault.seconds is None:
         raise ControlError("latency needs its seconds")
     return fault
@@ -239,6 +251,12 @@ def _dimensions(name: str, value: Any) -> tuple[str, ...]:
     return tuple(sorted(read_texts(name, value)))
 
 
+def _way(name: str, value: Any) -> str:
+    if not isinstance(value, str) or value not in WAYS:
+        raise ControlError(f"{name} must be one of {', '.join(WAYS)}")
+    return value
+
+
 def _seconds(name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= LONGEST_LATENCY:
         raise ControlError(f"{name} must be a number from 0 to {LONGEST_LATENCY:.0f}")
@@ -255,4 +273,5 @@ READERS: Mapping[str, Callable[[str, Any], Any]] = {
     "count": _whole,
     "dimensions": _dimensions,
     "seconds": _seconds,
+    "way": _way,
 }

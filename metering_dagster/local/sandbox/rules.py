@@ -5,7 +5,7 @@ Belongs here: what is refused, with which code, and what each record would bill.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -113,6 +113,7 @@ def _usage(record: Mapping[str, Any], region: str, product_code: str, now: datet
     account, identifier = _customer(record, world)
     license_arn = _license(record, world)
     hour = _hour(record, now, world)
+    _check_start(record, {account, identifier, license_arn}, world)
     check_allocations(record.get("UsageAllocations"), kind, quantity)
     identity = Identity(region, product_code, license_arn, account, identifier, dimension, bucket(hour))
     return Usage(identity, quantity, _subscribed(identity, now, world), record)
@@ -175,6 +176,13 @@ def _hour(record: Mapping[str, Any], now: datetime, world: World) -> datetime:
     if back > oldest:
         raise _out_of_bounds("The timestamp is 24 hours old, or older.")
     return hour
+
+
+def _check_start(record: Mapping[str, Any], names: Set[str], world: World) -> None:
+    """A record says no instant before its buyer's subscription, whatever its hour is."""
+    instant = EPOCH + timedelta(seconds=record["Timestamp"])
+    if any(instant < start for name, start in world.subscribed_from.items() if name in names):
+        raise _out_of_bounds("The timestamp is before the start of the software usage.")
 
 
 def _subscribed(identity: Identity, now: datetime, world: World) -> bool:

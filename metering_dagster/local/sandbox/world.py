@@ -25,6 +25,8 @@ class World:
     """Identifiers and accounts that a legacy call may name."""
     unsubscribed: frozenset[str] = frozenset()
     """Accounts, customer identifiers or licences without a subscription."""
+    subscribed_from: Mapping[str, datetime] = field(default_factory=dict)
+    """Accounts, customer identifiers or licenses, each with the instant of its subscription: no usage before."""
     deprovisioned: Mapping[str, datetime] = field(default_factory=dict)
     """Licences, each with the instant of its deprovisioning."""
     disabled_regions: frozenset[str] = frozenset()
@@ -77,7 +79,7 @@ def _licenses(name: str, value: Any) -> dict[str, str | None] | None:
 
 def _instants(name: str, value: Any) -> dict[str, datetime]:
     if not isinstance(value, dict):
-        raise ControlError(f"{name} must map each licence to an instant")
+        raise ControlError(f"{name} must map each name to an instant")
     return {key: read_instant(name, each) for key, each in value.items()}
 
 
@@ -100,6 +102,7 @@ READERS: Mapping[str, Callable[[str, Any], Any]] = {
     "licenses": _licenses,
     "customers": _texts_or_any,
     "unsubscribed": read_texts,
+    "subscribed_from": _instants,
     "deprovisioned": _instants,
     "disabled_regions": read_texts,
     "grace_accepts_old_hours": _flag,

@@ -1,6 +1,7 @@
 """Faults on request: what the caller sees of them, and what was billed all the same."""
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -8,7 +9,9 @@ from botocore.config import Config
 from botocore.exceptions import ClientError, ConnectionClosedError, ReadTimeoutError
 
 from metering_dagster.local.sandbox import Fault, Sandbox, faults
+from metering_dagster.local.sandbox.odd import WAYS
 from tests.local.sandbox.sandbox_calls import (
+    HOUR,
     LICENSE,
     NOW,
     OTHER_LICENSE,
@@ -174,3 +177,17 @@ def test_a_waiting_call_is_in_the_log_and_holds_up_neither_other_calls_nor_the_e
         assert waiting.result() == "closed"
     slow.close()
     quick.close()
+
+
+@pytest.mark.parametrize("way", sorted(WAYS))
+def test_an_odd_answer_comes_after_the_bill(sandbox: Sandbox, client: Any, way: str) -> None:
+    sandbox.inject(faults.odd_answer(way, calls=1))
+    told: Any = None
+    with suppress(AttributeError):  # so the SDK takes a list
+        told = send(client, a_record(), a_record(Dimension="second"))
+    odd = (told or {}).get("Results", [])
+    assert [record.dimension for record in sandbox.bill()] == ["api_calls", "second"]
+    echoes = [(each or {}).get("UsageRecord", {}) for each in odd]
+    whole = [echo for echo in echoes if (echo.get("Timestamp"), echo.get("LicenseArn")) == (HOUR, LICENSE)]
+    assert len(whole) < 2
+    assert statuses(send(client, a_record())) == ["Success"]

@@ -8,12 +8,14 @@ import pytest
 from metering_dagster.local.sandbox import Sandbox
 from tests.local.sandbox.sandbox_calls import (
     ACCOUNT,
+    HOUR,
     LICENSE,
     NOW,
     OTHER_LICENSE,
     PRODUCT,
     a_legacy_record,
     a_record,
+    refusal,
     send,
     statuses,
 )
@@ -66,3 +68,21 @@ def test_what_was_billed_before_stays_a_success_after_the_end(sandbox: Sandbox, 
     again = send(client, a_record())
     assert again["Results"][0]["MeteringRecordId"] == first["Results"][0]["MeteringRecordId"]
     assert statuses(send(client, a_record(QuantityAsDecimal="18"))) == ["DuplicateRecord"]
+
+
+@pytest.mark.parametrize("name", [ACCOUNT, LICENSE])
+def test_nothing_is_taken_from_before_the_subscription(sandbox: Sandbox, client: Any, name: str) -> None:
+    sandbox.configure(subscribed_from={name: HOUR + timedelta(minutes=40)})
+    other = a_record(CustomerAWSAccountId="444455556666", LicenseArn=OTHER_LICENSE)
+    assert refusal(client, other, a_record()) == "TimestampOutOfBoundsException"
+    assert (
+        refusal(client, a_record(Timestamp=HOUR + timedelta(minutes=39, seconds=59))) == "TimestampOutOfBoundsException"
+    )
+    assert statuses(send(client, other, a_record(Timestamp=HOUR + timedelta(minutes=40)))) == ["Success", "Success"]
+    assert statuses(send(client, a_record(Timestamp=HOUR + timedelta(minutes=59)))) == ["Success"]
+    assert len(sandbox.bill()) == 2, "the hour is the identity"
+
+
+def test_nor_of_a_legacy_customer(sandbox: Sandbox, client: Any) -> None:
+    sandbox.configure(subscribed_from={"buyer-one": HOUR + timedelta(seconds=1)})
+    assert refusal(client, a_legacy_record(), ProductCode=PRODUCT) == "TimestampOutOfBoundsException"

@@ -10,9 +10,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
+from functools import cache
 from typing import Any
 
+import botocore.session
 from botocore import exceptions
+from botocore.parsers import create_parser
 
 from metering_dagster.local.sandbox.bill import Bill, BilledRecord, Outcome, Status
 from metering_dagster.local.sandbox.bill import Call as LoggedCall
@@ -176,12 +179,8 @@ class MeteringClient(MemoryClient):
             raise exceptions.ConnectionClosedError(endpoint_url=self.meta.endpoint_url)
         if answer.status != 200:
             raise self._error(answer.status, answer.body)
-        found: Answer = json.loads(answer.body)
-        for result in found["Results"]:
-            _with_instant(result["UsageRecord"])
-        for record in found["UnprocessedRecords"]:
-            _with_instant(record)
-        found["ResponseMetadata"] = {"HTTPStatusCode": 200, "RequestId": ""}
+        parser, shape = _answers()
+        found: Answer = parser.parse({"body": answer.body, "headers": {}, "status_code": 200}, shape)
         return found
 
     def _error(self, status: int, body: bytes) -> Exception:
@@ -210,5 +209,8 @@ def _epoch(value: Any) -> int:
     return int(value.timestamp())
 
 
-def _with_instant(record: dict[str, Any]) -> None:
-    record["Timestamp"] = datetime.fromtimestamp(record["Timestamp"], UTC)
+@cache
+def _answers() -> tuple[Any, Any]:
+    """The SDK's own parser of this service's answers, and the shape of the one that there is."""
+    model = botocore.session.get_session().get_service_model("meteringmarketplace")
+    return create_parser(model.metadata["protocol"]), model.operation_model("BatchMeterUsage").output_shape
