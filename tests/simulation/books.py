@@ -154,6 +154,8 @@ class GroupBook:
     """Commits that a restored backup did not have."""
     stands_since: float | None = None
     """Since when an aggregate stands there; None: none does."""
+    is_astray: bool = False
+    """Whether its aggregate is filed where no Query looks."""
     stands_by: object = None
     """The run that wrote it; None for others."""
     put_back: bool = False
@@ -179,7 +181,7 @@ class GroupBook:
             version = row.at(at)
             if version is None or version.fault is None or version.gone:
                 continue
-            if version.status_at(at) != "Aggregated":  # which another pipeline has counted all the same
+            if version.status_at(at) not in {"Aggregated", "LateUsage"}:  # beside another's total it may end so
                 return True
         return False
 
@@ -315,7 +317,7 @@ def is_last_visit(bucket: str, now: float) -> bool:
     """Whether a tick at this time is the one that looks after commits without an aggregate: at offset 22, at five in
     the grace."""
     in_grace = 5 * HOUR <= now - month_after(bucket) < 6 * HOUR
-    return in_grace or now // HOUR - start_of(bucket) // HOUR == 22
+    return in_grace or (now // HOUR - start_of(bucket) // HOUR == 22 and is_billable(bucket, now))
 
 
 def opens(bucket: str, lock: int) -> float:

@@ -269,6 +269,7 @@ class Judge:
         if "meteringPending" in after:
             if after["meteringPending"]["S"] == key[1].rpartition("#")[2] != before["meteringPending"]["S"]:
                 group.log.append(f"{moment(self.kernel.now)} {errand.name}: the record is filed under its hour")
+                group.is_astray, group.stands_since = False, self.kernel.now
                 return
             raise Violation("b", f"{errand.name} left a record pending that it wrote to", group)
         if was is not None and not (was == "SubmissionExpired" and status in _ANSWERS):

@@ -180,10 +180,12 @@ class Losses:
             self._is_healed(run, group, seen)
             submitted = group.stands_since
             is_old = submitted is not None and (submitted <= seen or group.stands_by is run.errand)
-            if group.status is None and is_old:
+            if group.status is None and is_old and not group.is_astray:
                 raise Violation("d", f"{run.job} of {run.bucket} is green, and left a record pending", group)
             left = [row for row in group.rows.values() if _is_left(row.now, run.bucket, seen)]
             if not left or (_was_held(group, start, now) and not is_last_call(run.bucket, start)):
+                continue
+            if group.commit is None and any(_is_unbillable_orphan(row.now) for row in group.rows.values()):
                 continue
             sums = {group.good_sum(start), group.good_sum(now)}  # its seller may write on while the run reads
             if 0 in sums and not is_last_call(run.bucket, start):
@@ -478,6 +480,12 @@ def _is_left(version: Version, bucket: str, seen: float) -> bool:
         version.is_good and version.ended_at is None and version.filed == bucket
         and max(version.at, version.placed_at) <= seen
     )  # fmt: skip
+
+
+def _is_unbillable_orphan(version: Version) -> bool:
+    """Whether another pipeline counted a row that the contract cannot bill: without an aggregate its group is left."""
+    as_a_number = version.fault in {None, "NonNumericQuantity"} and (version.number or 0) >= 0
+    return version.status == "Aggregated" and not version.gone and not as_a_number
 
 
 def _was_held(group: GroupBook, since: float, until: float) -> bool:

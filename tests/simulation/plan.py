@@ -191,12 +191,6 @@ def draw(seed: int) -> Plan:
     return _with_strangers(plan, random.Random(f"strangers {seed}"))
 
 
-DRAWN: frozenset[str] = frozenset({
-    "others", "stamps", "odd_rows", "deletions", "restores", "short_lived", "moves", "dry", "shadows", "partial_reads",
-})  # fmt: skip
-"""Which of the habits below are drawn: those that the product has rules for."""
-
-
 def _with_strangers(plan: Plan, chance: random.Random) -> Plan:
     """The same with what others do to the tables and to the settings, each of it in every third or fourth world."""
     since, busy = plan.start.timestamp(), (plan.hours + 20) * HOUR
@@ -204,7 +198,7 @@ def _with_strangers(plan: Plan, chance: random.Random) -> Plan:
 
     def some(name: str, often: float, draw_it: Callable[[], object]) -> None:
         is_drawn, value = chance.random() < often, draw_it()  # in any case, so that no habit moves the others' chance
-        if is_drawn and name in DRAWN:
+        if is_drawn:
             drawn[name] = value
 
     def span(shortest: float, longest: float) -> Span:

@@ -246,6 +246,7 @@ class Shop:
             book.direct[-1] = book.direct[-1]._replace(until=now)
         book.direct.append(Total(now, counts, fault, allocations, "createdAt" in item, number=_number(quantity)))
         status = item.get("meteringStatus", {}).get("S")
+        book.is_astray = filed is not None
         book.status, book.put_back, book.stands_since, book.stands_by = status, False, now, None
         book.log.append(f"{moment(now)} {who} submits {fault or counts} itself, {status or 'pending'}")
 
@@ -368,7 +369,7 @@ class Sellers:
 
         instead, ttl = self._spelt(bucket, second, allocations is None), self._ends_at(bucket)
         if self.spelling.random() < self.plan.unread:
-            filed = self.spelling.choice(("true", bucket.replace("T", " "), f"{bucket}:00", "2001-01-01T00"))
+            filed = self._unread(bucket)
 
         def write(quantity: str = quantity, filed: str = filed) -> None:
             self.shop.put_row(
@@ -387,6 +388,10 @@ class Sellers:
             )
         if self._does("deleted", 0.02):
             self._at(written + self._later(), lambda: self.shop.delete_row(buyer, dimension, bucket, second))
+
+    def _unread(self, bucket: str) -> str:
+        """What no Query ever names, in the place of this hour."""
+        return self.spelling.choice(("true", bucket.replace("T", " "), f"{bucket}:00", "2001-01-01T00"))
 
     def _twin(self, buyer: Buyer, dimension: str, bucket: str) -> None:
         """Usage of the same customer under a key without an account, which the service takes for the same record."""
@@ -528,7 +533,8 @@ class Sellers:
         fault: str | None = None
         if self._does("bad", 0.15):
             quantity, fault, _ = chance.choice(FAULTY_QUANTITIES)
-        self._at(written, lambda: self.shop.put_aggregate(buyer, dimension, bucket, quantity, fault))
+        filed = self._unread(bucket) if self.spelling.random() < 5 * self.plan.unread else None
+        self._at(written, lambda: self.shop.put_aggregate(buyer, dimension, bucket, quantity, fault, filed=filed))
         if self._does("over", 0.2):
             other = self._plain()
             self._at(
