@@ -34,7 +34,7 @@ def stops_the_rest(error: BaseException) -> bool:
 
 def words_of(error: BaseException, secrets: Iterable[str] = ()) -> str:
     """Return the kind of error and its words, on one line, masked; `secrets` are names that no form gives away."""
-    said = " ".join(mask_names(str(error), secrets).split())[:_MOST_LETTERS].rstrip(".")
+    said = mask_names(" ".join(str(error).split()), secrets)[:_MOST_LETTERS].rstrip(".")
     kind = type(error).__name__
     return f"{kind}: {said}" if said else kind
 

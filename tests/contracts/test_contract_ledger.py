@@ -49,9 +49,9 @@ def test_files_come_in_the_order_of_their_names_and_entries_as_they_were_told(le
 
 def test_texts_of_any_characters_are_kept(ledger):
     odd = "a#b/ü\U0001f600\n\t\"'\\ "
-    told(ledger, replace(an_entry(), dimension=odd, reason="", sort_key=None))
+    told(ledger, replace(an_entry(), dimension=odd, reason="", sort_key=""))
     (entry,) = ledger.read_hour(HOUR)
-    assert (entry.dimension, entry.reason, entry.sort_key) == (odd, "", None)
+    assert (entry.dimension, entry.reason, entry.sort_key) == (odd, "", "")
 
 
 def test_a_bucket_that_is_not_there_is_told_in_words(emulator, monkeypatch):

@@ -84,7 +84,7 @@ def test_six_strikes_between_two_commits(world, monkeypatch):
     world.put(*(a_usage(0, "5", hour=LAST_DAY, dimension=dimension) for dimension in ("a", "b")))
     world.meanwhile(lambda: world.at(f"{FIRST}06:00:00Z"))  # the first group is being committed
     outcome = world.meter(LAST_DAY)
-    assert f"The window of {LAST_DAY} closed during the fold" in outcome.message
+    assert f"The window of {LAST_DAY} closed during the aggregation" in outcome.message
     assert world.row_statuses() == {"Aggregated": 1, "pending": 1}
     assert world.calls() == []
 

@@ -126,7 +126,7 @@ def test_shadow_needs_no_right_to_write_anything_but_its_ledger(world):
     for client in (world.deployment.tables.usage.client, world.deployment.tables.subscribers.client):
         client.meta.events.register("before-call.dynamodb", lambda model, **_: requests.append(model.name))
     assert world.meter().success
-    assert set(requests) == {"Query", "BatchGetItem"}
+    assert set(requests) == {"Query", "BatchGetItem", "DescribeTable"}
 
 
 def test_a_ledger_that_cannot_be_written_fails_the_shadow_run(world, tmp_path):

@@ -142,8 +142,7 @@ class Strangers:
             more["ttl"] = {"N": str(int(max(ttl, now + 60)))}
         if sends and not buyer.identifier:
             more |= {**self._sent(group, quantity), "meteringPending": None}
-        whole = self.plan.quantities.value != "integer" or quantity == quantity.to_integral_value()
-        fault = None if whole else "NonIntegerQuantity"
+        fault = self._fault(quantity)
         who = "another pipeline"
         self.shop.put_aggregate(buyer, dimension, bucket, {"N": str(quantity)}, fault, more=more, who=who)
         if sends and not buyer.identifier:
@@ -152,6 +151,13 @@ class Strangers:
             if self.chance["leftovers"].random() < cleans:
                 words = f"Aggregated total quantity {quantity} from {len(waiting)} raw usage records"
                 self.shop.stamp_row((buyer.licence, key), "Aggregated", words)
+
+    def _fault(self, quantity: Decimal) -> str | None:
+        """Why the contract takes no record of this quantity, if it does not."""
+        is_integer = self.plan.quantities.value == "integer"
+        if is_integer and quantity != quantity.to_integral_value():
+            return "NonIntegerQuantity"
+        return "QuantityTooLarge" if quantity > (2**31 - 1 if is_integer else Decimal("9999999999.999999")) else None
 
     def _sent(self, group: Group, quantity: Decimal) -> dict[str, Any]:
         """Bill the record, and tell what its aggregate then says."""
