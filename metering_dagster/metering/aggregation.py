@@ -123,7 +123,8 @@ def _handle(
             judged.append((visit, _judge(tables, part, visit, judge_group)))
     doubtful = [
         visit.key for visit, verdict in judged
-        if not first or not tables.writes or verdict.outcome is not Outcome.COMMIT or _looks_committed(visit)
+        if not first or not tables.writes or verdict.outcome is not Outcome.COMMIT
+        or verdict.bad or _looks_committed(visit)
     ]  # fmt: skip
     known = dict(report.failures.each("looked up", doubtful, tables.aggregated.committed_each, named))
     unknown = set(doubtful) - set(known)

@@ -284,6 +284,16 @@ def test_rows_that_others_counted_are_settled_before_they_are_judged(world: Worl
     assert not seen.aggregation.rejected + seen.discovery.rejected
 
 
+@pytest.mark.case("others_counted_what_we_refuse")
+def test_rows_that_others_counted_are_settled_at_the_last_call_as_well(world: World):
+    """There a bad row holds nothing, so its group would be committed, if it were not committed already."""
+    world.put(an_aggregate("8", status="Success", createdAt=MADE), a_usage(0, {"S": "5"}), a_usage(1, "3"))
+    world.at(LAST_CALL)
+    seen = world.visit()
+    assert world.row_statuses() == {"Aggregated": 2}
+    assert not seen.aggregation.rejected
+
+
 # The table's format.
 
 

@@ -7,9 +7,21 @@ more_bugs), how they are put in (edits).
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from metering_dagster import dynamodb
+from metering_dagster import dynamodb, hours
+from metering_dagster.expiry import sweep
 from metering_dagster.licenses import lifecycle
-from metering_dagster.metering import aggregation, deployment, groups, lost_commits, others_aggregates, rows
+from metering_dagster.metering import (
+    aggregation,
+    answers,
+    deployment,
+    groups,
+    hour_regions,
+    identities,
+    lost_commits,
+    others_aggregates,
+    rows,
+    submission,
+)
 from tests.simulation.planted.edits import Edit
 
 
@@ -89,16 +101,52 @@ def shadow_writes() -> Edit:
     )
 
 
-def older_agreement_comes_back() -> Edit:
-    """An event about a license's former agreement, which comes late, makes it the present one again."""
-    return Edit(lifecycle._updated, {'if not _is_news(row, event, "agreement_id", event.agreement_id):': "if False:"})
+def former_agreements_end_stays() -> Edit:
+    """What was said of a license's former agreement, such as its end, is kept when another one follows."""
+    return Edit(lifecycle._updated, {"row = _without_agreement(row)": "pass"})
+
+
+def identity_not_claimed() -> Edit:
+    """Whether another group holds the identity of a legacy record is not looked at before it is sent."""
+    return Edit(identities.Identities.claim, {
+        "waiting = sorted((a for a in aggregates if a.key.is_legacy), key=lambda a: a.key)":
+        "waiting: list[Aggregate] = []",
+    })  # fmt: skip
+
+
+def region_not_looked_at() -> Edit:
+    """An hour is sent in whatever Region the deployment is told now."""
+    return Edit(hour_regions.HourRegions.claim, {"return self._known[bucket]": "return region"})
+
+
+def answers_matched_by_position() -> Edit:
+    """Which record a result is about is told by its place in the answer, whatever it echoes."""
+    return Edit(answers._matched, {"        (place,) = one.fits\n": "        place = one.place\n"})
+
+
+def astray_not_scanned() -> Edit:
+    """A sweep looks where hours are filed, and nowhere else."""
+    return Edit(sweep.sweep, {"    if whole:\n        sweep_unreachable(tables, tell, report)\n": ""})
+
+
+def expired_on_a_months_last_day() -> Edit:
+    """What the coming grace opens again is expired before it."""
+    return Edit(hours.is_expirable, {" or reopens_at(hour, now) is not None:": ":"})
+
+
+def rejected_within_the_first_hour() -> Edit:
+    """A record that is refused with its hour's beginning is not sent again with its last second."""
+    return Edit(submission.Submitter._fail, {
+        "if failure.code == OUT_OF_BOUNDS and batch.instant is None:": "if False:",
+    })  # fmt: skip
 
 
 STRANGERS: Mapping[str, Callable[[], Edit]] = MappingProxyType({bug.__name__: bug for bug in (
     healing_left_out_at_the_last_visit, healing_left_out_where_a_row_waits, healed_with_what_stands_there_now,
     others_rows_judged_by_our_contract, stated_lateness_forgotten, good_rows_left_rejected,
     restored_rows_not_counted_again, empty_allocations_rejected, unprocessed_keys_forgotten, dry_run_sends,
-    shadow_writes, older_agreement_comes_back,
+    shadow_writes, former_agreements_end_stays, identity_not_claimed, region_not_looked_at, answers_matched_by_position,
+    astray_not_scanned, expired_on_a_months_last_day, rejected_within_the_first_hour,
 )})  # fmt: skip
 NEEDS: Mapping[str, str] = MappingProxyType({
     "healing_left_out_at_the_last_visit": "deleted",
@@ -112,6 +160,12 @@ NEEDS: Mapping[str, str] = MappingProxyType({
     "unprocessed_keys_forgotten": "unprocessed_keys",
     "dry_run_sends": "dry_run",
     "shadow_writes": "shadow",
-    "older_agreement_comes_back": "moved",
+    "former_agreements_end_stays": "moved",
+    "identity_not_claimed": "twins",
+    "region_not_looked_at": "region",
+    "answers_matched_by_position": "odd_answers",
+    "astray_not_scanned": "pending_is_no_hour",
+    "expired_on_a_months_last_day": "month_end",
+    "rejected_within_the_first_hour": "first_partial_hour",
 })  # fmt: skip
 """The situation that a world must draw: only such worlds are lived through for it."""
