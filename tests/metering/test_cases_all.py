@@ -23,7 +23,8 @@ BILLING = {
     "same_amount_again", "both_tables", "frozen_column", "resource_group_case", "two_subscriptions_one_resource_group",
     "no_subscriptions", "late_commit", "same_second", "stamp_precision", "future_stamp", "null_stamp", "client_zone",
     "reingested_twice", "horizon", "old_day_by_hand", "many_resource_groups", "server_gone", "deleted_cell",
-    "formula_in_csv",
+    "formula_in_csv", "sentinel_stamps", "cursor_reads_what_it_wrote", "column_precision", "strict_server",
+    "wide_poll_times_out", "local_time_writer", "lagging_replica",
 }  # fmt: skip
 MARK = re.compile(r'^@pytest\.mark\.case\("([a-z0-9_]+)"\)$', re.MULTILINE)
 
