@@ -166,6 +166,12 @@ def reopens_at(hour: datetime, now: datetime) -> datetime | None:
     return first if now < first else None
 
 
+def reopened_hours(now: datetime) -> list[datetime]:
+    """Every hour that is past its window at `now` and that the month's coming grace opens again, the oldest first."""
+    back = (hour_at_offset(now, offset) for offset in range(GRACE_LAST_OFFSET, LAST_OFFSET, -1))
+    return [hour for hour in back if reopens_at(hour, now) is not None]
+
+
 def closes_for_good(hour: datetime) -> datetime:
     """The first instant from which `hour` can never be billed again, the month's grace counted in."""
     if not _is_reopened(hour):

@@ -97,6 +97,13 @@ def test_what_is_past_comes_back_in_the_months_grace_alone_and_says_so_before(no
         assert now < again <= now + later < hours.closes_for_good(hour)
 
 
+@given(instants)
+def test_the_hours_that_wait_are_those_that_open_again(now):
+    back = [hours.hour_at_offset(now, offset) for offset in range(60, -1, -1)]
+    assert hours.reopened_hours(now) == [hour for hour in back if hours.reopens_at(hour, now) is not None]
+    assert not set(hours.reopened_hours(now)) & set(hours.billable_hours(now))
+
+
 @given(instants, st.integers(-2, 60), locks, zones, zones)
 def test_no_answer_depends_on_the_zone_in_which_instants_are_written(now, back, lock, zone, other):
     def answers(hour: datetime, now: datetime) -> list[object]:

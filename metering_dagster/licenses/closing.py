@@ -122,10 +122,10 @@ def failure_of(done: Closing) -> LeftPendingError | None:
 def losses_of(tables: Tables, buyers: Set[Buyer], now: datetime) -> list[Loss]:
     """Find what is pending of these buyers in the hours that could be billed, the current one included, oldest first.
 
-    Each hour is read once for all of them. What is pending in older hours is lost already, and the age-out tells of
-    it. Of zeros nothing is lost.
+    So do the hours that wait on a month's last day for the coming grace. Each hour is read once for all buyers. What is
+    pending in older hours is lost already, and the age-out tells of it. Of zeros nothing is lost.
     """
-    buckets = [hours.bucket(hour) for hour in hours.billable_hours(now)]
+    buckets = [hours.bucket(hour) for hour in [*hours.reopened_hours(now), *hours.billable_hours(now)]]
     with ThreadPoolExecutor(_SIDE_BY_SIDE) as pool:
         found = pool.map(lambda bucket: _losses_in(tables, buyers, bucket), buckets)
         return [loss for losses in found for loss in losses if loss.quantity or loss.unreadable]

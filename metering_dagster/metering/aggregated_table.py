@@ -10,10 +10,7 @@ import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from enum import Enum
 from typing import TYPE_CHECKING, Any
-
-from botocore.exceptions import ClientError
 
 from metering_dagster import dynamodb, hours, transactions
 from metering_dagster.dynamodb import IndexShape, Item, TableShape, typed, value
@@ -26,7 +23,8 @@ from metering_dagster.metering.identities import Identities
 from metering_dagster.metering.isolation import Failures, stops_the_rest
 from metering_dagster.metering.pending_index import PendingIndex
 from metering_dagster.metering.quantities import Quantities, table_allocations
-from metering_dagster.metering.reasons import ANSWERS, RawStatus, RecordStatus
+from metering_dagster.metering.reasons import RawStatus
+from metering_dagster.metering.record_ends import JUDGED, Written, write_ends
 from metering_dagster.metering.records import RecordEnd, StoredAggregate
 from metering_dagster.metering.rows import GroupKey, RowEnd, account_of
 from metering_dagster.metering.usage_table import UsageTable
@@ -48,12 +46,6 @@ _ITEM_BYTES = 4_000
 _VISIBLE_ATTEMPTS = 20
 """How often the index is looked at before a run gives up on it: about half a minute."""
 _ABSENT = f"attribute_not_exists({_HASH})"
-_JUDGED = ("customerAWSAccountId", "dimension", "hourBucket", "usageAllocations", "customerIdentifier")
-"""Beside the quantity: what an aggregate is judged by before it is sent."""
-_PENDING_OR_EXPIRED = (
-    "(meteringPending = :pending OR (attribute_not_exists(meteringPending) AND meteringStatus = :expired))"
-)
-_NO_QUANTITY = "attribute_not_exists(quantity) OR attribute_type(quantity, :null)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,16 +58,6 @@ class Committing:
     """Rows beyond the first transaction that had changed: they are still pending, and late."""
     is_invalid: bool = False
     """DynamoDB takes no form of it, though it took others' beside it; nothing was written."""
-
-
-class Written(Enum):
-    """How much of a record's end was written."""
-
-    WHOLE = "all of it"
-    BARE = "the status alone: reason, record id and updatedAt do not fit into the item's 400 KB"
-    UNMARKED = "nothing but that it is no longer pending: not even the status fits into the item's 400 KB"
-    REFUSED = "nothing: it is no longer pending, or not as it was read"
-    INVALID = "nothing: DynamoDB takes no write of this item"
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,31 +258,8 @@ class AggregatedTable:
         return [written not in (Written.REFUSED, Written.INVALID) for written in self.write_ends(ends, now)]
 
     def write_ends(self, ends: Sequence[RecordEnd], now: datetime) -> list[Written]:
-        """Write how records ended, each on the condition that it is still pending with the quantity that was read.
-
-        What the service answered also replaces `SubmissionExpired`: the call was under way when the age-out came, and
-        the bill is the truth. Of an item that is full, less is written: it must not be sent again and again.
-        """
-        written = [Written.INVALID] * len(ends)
-        for how in (Written.WHOLE, Written.BARE, Written.UNMARKED):
-            left = [place for place, so_far in enumerate(written) if so_far is Written.INVALID]
-            if not left:
-                break
-            fates = self._transact_ends([self._end_unit(ends[place], now, how) for place in left])
-            for place, fate in zip(left, fates, strict=True):
-                if fate is not Fate.INVALID:
-                    written[place] = how if fate is Fate.WRITTEN else Written.REFUSED
-        return written
-
-    def _transact_ends(self, units: Sequence[Unit]) -> list[Fate]:
-        with self._explained():
-            try:
-                return transact(self.client, units)
-            except ClientError as error:
-                if error.response["Error"]["Code"] != "ValidationException":
-                    raise
-                self.check_shape()  # it is raised where every single unit is invalid: of a misshapen table all are
-                return [Fate.INVALID] * len(units)
+        """Write how records ended, each while it is still pending with the quantity that was read (record_ends)."""
+        return write_ends(self.client, self.name, SHAPE, ends, now)
 
     def _still_pending(
         self, keys: Sequence[Item], bucket: str, failures: Failures | None = None
@@ -367,47 +326,6 @@ class AggregatedTable:
             values["usageAllocations"] = table_allocations(aggregate.allocations)
         return {name: typed(value) for name, value in values.items() if value is not None}
 
-    def _end_unit(self, end: RecordEnd, now: datetime, how: Written) -> Unit:
-        whole = how is Written.WHOLE
-        values = {
-            ":pending": end.pending,
-            ":status": end.status.value if how is not Written.UNMARKED else None,
-            ":now": dynamodb.stamp(now) if whole else None,
-            ":quantity": end.quantity,
-            ":null": "NULL" if end.quantity is None else None,
-            ":reason": (end.reason or None) if whole else None,
-            ":record": (end.record_id or None) if whole else None,
-            ":expired": RecordStatus.EXPIRED.value if end.status in ANSWERS else None,
-        }
-        sent = {name: typed(value) for name, value in values.items() if value is not None}
-        conditions = [_PENDING_OR_EXPIRED if ":expired" in sent else "meteringPending = :pending"]
-        conditions += ["quantity = :quantity"] if ":quantity" in sent else [f"({_NO_QUANTITY})"]
-        for name in _JUDGED if end.stored else ():
-            if name in end.stored:
-                conditions.append(f"{name} = :{name}")
-                sent[f":{name}"] = end.stored[name]
-            else:
-                conditions.append(f"attribute_not_exists({name})")
-        named = {
-            ":status": "meteringStatus",
-            ":now": "updatedAt",
-            ":reason": "meteringStatusReason",
-            ":record": "meteringRecordId",
-        }
-        sets = [f"{name} = {value}" for value, name in named.items() if value in sent]
-        # What an earlier submission of this record left behind is not true any more.
-        removes = ["meteringPending"] + ([] if ":reason" in sent else ["meteringStatusReason"])
-        action = {
-            "Update": {
-                "TableName": self.name,
-                "Key": {_HASH: {"S": end.license_arn}, _RANGE: {"S": end.sort_key}},
-                "UpdateExpression": (f"SET {', '.join(sets)} " if sets else "") + f"REMOVE {', '.join(removes)}",
-                "ConditionExpression": " AND ".join(conditions),
-                "ExpressionAttributeValues": sent,
-            }
-        }
-        return Unit((action,), _ITEM_BYTES + transactions.bytes_of(sent))
-
     def _explained(self) -> dynamodb.Explained:
         return dynamodb.Explained(self.client, self.name, SHAPE)
 
@@ -466,5 +384,5 @@ def _stored(item: Item) -> StoredAggregate:
         pending=value(item, "meteringPending"),
         status=value(item, "meteringStatus"),
         put_back="putBackAt" in item,
-        stored={name: item[name] for name in _JUDGED if name in item},
+        stored={name: item[name] for name in JUDGED if name in item},
     )

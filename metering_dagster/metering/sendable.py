@@ -12,12 +12,12 @@ from metering_dagster.chunks import chunked
 from metering_dagster.errors import ItemRefusedError, UnreachableError
 from metering_dagster.masking import mask
 from metering_dagster.metering import telling
-from metering_dagster.metering.aggregated_table import Written
 from metering_dagster.metering.aggregation_report import Tell, ignore
 from metering_dagster.metering.group_steps import name_of
 from metering_dagster.metering.groups import Aggregate
 from metering_dagster.metering.isolation import Failures, stops_the_rest
 from metering_dagster.metering.reasons import Reason, RecordStatus
+from metering_dagster.metering.record_ends import Written
 from metering_dagster.metering.records import (
     Identity,
     RecordEnd,

@@ -19,7 +19,6 @@ from metering_dagster import hours
 from metering_dagster.errors import MeteringError
 from metering_dagster.masking import mask, mask_text
 from metering_dagster.metering import telling
-from metering_dagster.metering.aggregated_table import Written
 from metering_dagster.metering.aggregation_report import Tell, ignore
 from metering_dagster.metering.answers import Answer, Result
 from metering_dagster.metering.batches import Batch, Buyer, Lane, Products, cut_batches
@@ -30,6 +29,7 @@ from metering_dagster.metering.isolation import Failures, stops_the_rest, words_
 from metering_dagster.metering.marketplace import OUT_OF_BOUNDS, CallFailure, Marketplace, Trouble
 from metering_dagster.metering.quantities import EXACT, number_text
 from metering_dagster.metering.reasons import RecordStatus
+from metering_dagster.metering.record_ends import Written
 from metering_dagster.metering.records import (
     RecordEnd,
     StoredAggregate,

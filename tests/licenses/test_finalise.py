@@ -141,6 +141,17 @@ def test_what_is_lost_is_told_by_masked_licence_and_hour_in_a_failed_check(world
     )
 
 
+def test_what_waits_for_the_months_grace_is_lost_by_a_window_that_closes_before_it(world):
+    """On a month's last evening those hours are past their window, and open again too late for this license."""
+    world.at("2026-12-31T22:20:00Z")
+    world.put(a_deprovisioning("2026-12-31T22:20:00Z"), a_usage(0, "5", hour="2026-12-30T20"),
+              a_usage(0, "7", hour="2026-12-30T18"))  # fmt: skip
+    outcome = world.finalise()
+    assert {each.partition: each.metadata["lost_quantity"].value for each in outcome.evaluations} == {
+        "2026-12-30T20": 5
+    }
+
+
 def test_zeros_and_rows_that_an_aggregate_counts_already_are_no_loss(world):
     world.put(a_deprovisioning(OVER), a_usage(0, "0", hour="2026-11-28T11"))
     world.put(an_aggregate("6"), *some_usage("2", "4"))

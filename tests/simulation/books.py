@@ -176,10 +176,17 @@ class GroupBook:
     log: deque[str] = field(default_factory=lambda: deque(maxlen=_LOG))
 
     def is_held(self, at: float) -> bool:
-        """Whether a row with a fault stood in it then."""
-        for row in self.rows.values():
-            version = row.at(at)
-            if version is None or version.fault is None or version.gone:
+        """Whether a row with a fault stood in it then.
+
+        Where the group was aggregated before and is again, what waits is read as others do: a text that is a number is
+        no fault then.
+        """
+        standing = [version for row in self.rows.values() if (version := row.at(at)) is not None and not version.gone]
+        again = any(version.status_at(at) == "Aggregated" for version in standing)
+        for version in standing:
+            if version.fault is None:
+                continue
+            if again and version.was_pending(at) and version.number is not None:
                 continue
             if version.status_at(at) not in {"Aggregated", "LateUsage"}:  # beside another's total it may end so
                 return True
