@@ -160,8 +160,8 @@ class GroupBook:
     """The run that wrote it; None for others."""
     put_back: bool = False
     """Whether the aggregate that stands there was put back by the pipeline."""
-    foretold: list[tuple[tuple[float, float], Decimal]] = field(default_factory=list)
-    """What shadow runs told would be billed: between which moments they read it, and how much."""
+    foretold: list[tuple[float, Decimal | None]] = field(default_factory=list)
+    """What shadow runs told would be billed: when they read it, and how much; None: they did not name it."""
     sent: bool = False
     """Whether its record ever reached the service."""
     billed: list[tuple[float, Decimal]] = field(default_factory=list)

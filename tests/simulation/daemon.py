@@ -41,6 +41,8 @@ class Run:
     work: Callable[[Doing], None]
     mode: str = "live"
     """`shadow` for a run of another deployment, which writes nothing; else the plan says."""
+    looks_at: str = ""
+    """The hour that a shadow run looks at; it is none of this deployment's runs of that hour."""
     bucket: str | None = None
     shard: int | None = None
     whole_sweep: str | None = None
@@ -246,7 +248,7 @@ class Daemon:
         """A deployment in shadow mode looks at an hour, beside whatever this one does."""
         bucket = hours.bucket(datetime.fromtimestamp(self.kernel.now - self.shadow.randint(1, 23) * HOUR, UTC))
         run = Run("shadow", "hand", lambda doing: runs.shadow(doing, bucket))
-        run.mode = "shadow"
+        run.mode, run.looks_at = "shadow", bucket
         self.ask(run)
 
     def _run_by_hand(self, offset: int) -> None:

@@ -95,24 +95,27 @@ class Judge:
             else:
                 self._subscriber(errand, before, after)
 
-    def foretold(self, errand: Errand, entry: Any) -> None:
+    def foretold(self, errand: Errand, bucket: str, told: Mapping[tuple[str, str, str], Decimal]) -> None:
         """A deployment in shadow mode tells its ledger what would be billed: so it must be, if nothing else happens."""
-        licence, account, dimension = entry.group
-        for bucket in {group[3] for group in self.books.groups if group[:3] == (licence, account, dimension)}:
-            name = (licence, f"{account}#{dimension}#{bucket}")
-            group = self.books.find(*name)
-            if group is None or name not in errand.reads:
-                continue
-            group.foretold.append((errand.reads[name], entry.quantity))
+        if errand.troubles:
+            return
+        for key, (first, _) in errand.reads.items():
+            group = self.books.find(*key)
+            if group is not None and group.name[3] == bucket:
+                group.foretold.append((first, told.get(group.name[:3])))
 
     def _as_foretold(self, errand: Errand, group: GroupBook, read_at: float, quantity: Decimal) -> None:
-        """A commit of what a shadow run had read as well counts what that had told."""
-        versions = [version for row in group.rows.values() for version in row.versions]
+        """A commit of what a shadow run had read as well counts what that had told, if it is as much a last call."""
+        bucket, versions = group.name[3], [version for row in group.rows.values() for version in row.versions]
         changes = [at for version in versions for at in (version.at, version.placed_at, version.ended_at) if at]
-        for (since, _), told in group.foretold:
-            if told != quantity and not any(since <= at < read_at for at in changes):
-                words = f"{errand.name} committed {quantity}; a shadow run at {moment(since)} told {told}"
-                raise Violation("c", words, group)
+        for since, told in group.foretold:
+            if told == quantity or any(since <= at < read_at for at in [*changes, *group.deleted]):
+                continue
+            alike = is_last_call(bucket, since) == is_last_call(bucket, self.kernel.now)
+            if told is None and (not alike or group.name[:2] in self.expiry_ends):
+                continue
+            words = f"{errand.name} committed {quantity}; a shadow run at {moment(since)} told {told}"
+            raise Violation("c", words, group)
 
     # Raw rows.
 

@@ -422,11 +422,16 @@ class Losses:
         assert self.daemon is not None
         assert group.commit is not None
         bucket, since = group.name[3], group.deleted[-1] + _VISIBLE
-        counted = [row.now for row in group.rows.values() if row.second in group.commit.counted]
-        if not any(not version.gone for version in counted):
+        counted = [row for row in group.rows.values() if row.second in group.commit.counted]
+
+        def are_there(at: float) -> bool:
+            versions = [row.at(at) for row in counted]
+            return any(version is not None and not version.gone for version in versions)
+
+        if not are_there(self.kernel.now):
             return
         for tick in self.daemon.ticks.get(bucket, []):
-            if tick.at < since or not is_last_visit(bucket, tick.due) or tick.was_running:
+            if tick.at < since or not is_last_visit(bucket, tick.due) or tick.was_running or not are_there(tick.at):
                 continue
             if not tick.asked:
                 words = f"the last look, at {moment(tick.at)}, did not ask for it: {tick.reason}"

@@ -252,7 +252,8 @@ class Strangers:
         elif item is not None:
             group.status = None if "meteringPending" in item else item["meteringStatus"]["S"]
             group.stands_since = now if group.stands_since is None or group.stands_since > of else group.stands_since
-            group.put_back = group.put_back or "putBackAt" in item
+            group.put_back = "putBackAt" in item
+            group.is_astray = item.get("meteringPending", {}).get("S", parts[-1]) != group.name[3]
         total = next((total for total in reversed(group.direct) if total.at <= of), None)
         if group.direct and group.commit is None:
             stands = item is not None and total is not None

@@ -113,9 +113,8 @@ class World:
         """A run has ended by itself."""
         self.losses.over(run)
         if run.job == "shadow" and run.doing is not None and run.errand is not None:
-            for entry in run.doing.entries:
-                if entry.outcome == "WouldBill":
-                    self.judge.foretold(run.errand, entry)
+            told = {entry.group: entry.quantity for entry in run.doing.entries if entry.outcome == "WouldBill"}
+            self.judge.foretold(run.errand, run.looks_at, told)
 
     def says(self, words: str) -> None:
         """Something was said where it is stored: invariant (g)."""

@@ -43,8 +43,8 @@ def hunt(bug: str | None, seeds: Iterable[int], jobs: int = 1) -> Find | None:
 
     Of a bug that needs a situation, only worlds that draw it are lived through.
     """
-    need = NEEDS.get(bug or "")
-    seeds = [seed for seed in seeds if need is None or need in situations.of(seed)]
+    needs = NEEDS.get(bug or "", frozenset())
+    seeds = [seed for seed in seeds if not needs or needs <= situations.of(seed)]
     if jobs == 1:
         return _first(seeds, map(partial(judged, bug), seeds))
     with multiprocessing.get_context("spawn").Pool(jobs) as pool:

@@ -101,6 +101,11 @@ def shadow_writes() -> Edit:
     )
 
 
+def shadow_leaves_out_what_stands_rejected() -> Edit:
+    """In shadow mode rows that stand rejected and are good by now are not counted, as a live run counts them."""
+    return Edit(aggregation._judge, {"if verdict.outcome is Outcome.REVIVE and not tables.writes:": "if False:"})
+
+
 def former_agreements_end_stays() -> Edit:
     """What was said of a license's former agreement, such as its end, is kept when another one follows."""
     return Edit(lifecycle._updated, {"row = _without_agreement(row)": "pass"})
@@ -145,27 +150,29 @@ STRANGERS: Mapping[str, Callable[[], Edit]] = MappingProxyType({bug.__name__: bu
     healing_left_out_at_the_last_visit, healing_left_out_where_a_row_waits, healed_with_what_stands_there_now,
     others_rows_judged_by_our_contract, stated_lateness_forgotten, good_rows_left_rejected,
     restored_rows_not_counted_again, empty_allocations_rejected, unprocessed_keys_forgotten, dry_run_sends,
-    shadow_writes, former_agreements_end_stays, identity_not_claimed, region_not_looked_at, answers_matched_by_position,
+    shadow_writes, shadow_leaves_out_what_stands_rejected,
+    former_agreements_end_stays, identity_not_claimed, region_not_looked_at, answers_matched_by_position,
     astray_not_scanned, expired_on_a_months_last_day, rejected_within_the_first_hour,
 )})  # fmt: skip
-NEEDS: Mapping[str, str] = MappingProxyType({
-    "healing_left_out_at_the_last_visit": "deleted",
-    "healing_left_out_where_a_row_waits": "deleted",
-    "healed_with_what_stands_there_now": "deleted",
-    "others_rows_judged_by_our_contract": "others",
-    "stated_lateness_forgotten": "others",
-    "good_rows_left_rejected": "stamps",
-    "restored_rows_not_counted_again": "restored",
-    "empty_allocations_rejected": "odd_rows",
-    "unprocessed_keys_forgotten": "unprocessed_keys",
-    "dry_run_sends": "dry_run",
-    "shadow_writes": "shadow",
-    "former_agreements_end_stays": "moved",
-    "identity_not_claimed": "twins",
-    "region_not_looked_at": "region",
-    "answers_matched_by_position": "odd_answers",
-    "astray_not_scanned": "pending_is_no_hour",
-    "expired_on_a_months_last_day": "month_end",
-    "rejected_within_the_first_hour": "first_partial_hour",
+NEEDS: Mapping[str, frozenset[str]] = MappingProxyType({
+    "healing_left_out_at_the_last_visit": frozenset({"deleted"}),
+    "healing_left_out_where_a_row_waits": frozenset({"deleted"}),
+    "healed_with_what_stands_there_now": frozenset({"deleted"}),
+    "others_rows_judged_by_our_contract": frozenset({"others"}),
+    "stated_lateness_forgotten": frozenset({"others"}),
+    "good_rows_left_rejected": frozenset({"stamps"}),
+    "restored_rows_not_counted_again": frozenset({"restored"}),
+    "empty_allocations_rejected": frozenset({"odd_rows"}),
+    "unprocessed_keys_forgotten": frozenset({"unprocessed_keys"}),
+    "dry_run_sends": frozenset({"dry_run"}),
+    "shadow_writes": frozenset({"shadow"}),
+    "shadow_leaves_out_what_stands_rejected": frozenset({"shadow", "stamps"}),
+    "former_agreements_end_stays": frozenset({"moved"}),
+    "identity_not_claimed": frozenset({"twins"}),
+    "region_not_looked_at": frozenset({"region"}),
+    "answers_matched_by_position": frozenset({"odd_answers"}),
+    "astray_not_scanned": frozenset({"pending_is_no_hour"}),
+    "expired_on_a_months_last_day": frozenset({"month_end"}),
+    "rejected_within_the_first_hour": frozenset({"first_partial_hour"}),
 })  # fmt: skip
-"""The situation that a world must draw: only such worlds are lived through for it."""
+"""The situations that a world must draw: only such worlds are lived through for it."""
