@@ -31,7 +31,8 @@ def meant(name: str, known: Iterable[str]) -> str | None:
     """Return the known name that this one is close to, so that a typo is likely; None if there is none.
 
     Close: another case; another first word of ours, or a mistyped one, before the same rest; or behind the first word
-    two letters at most that differ, or the same words in another order or number (LOCK_HOUR, HOURS_LOCK).
+    two letters at most that differ, or the same words in another order or number (LOCK_HOUR, HOURS_LOCK). Its first
+    words alone (METERING_LOCK), and one without such a beginning behind ours (METERING_PRODUCT_CODE), as well.
     """
     upper = name.upper()
     word, _, rest = upper.partition("_")
@@ -39,6 +40,11 @@ def meant(name: str, known: Iterable[str]) -> str | None:
     for other in known:
         first, _, tail = other.partition("_")
         if first not in BEGINNINGS:
+            if rest == other or (first == "AWS" and rest == tail):
+                found.append((_TYPOS, other))  # one that has no such beginning
+            continue
+        if word == first and rest and tail.startswith(f"{rest}_"):
+            found.append((_TYPOS, other))
             continue
         if word == first:
             apart = min(_distance(rest, tail), _distance(_stems(rest), _stems(tail)))

@@ -129,6 +129,11 @@ class Settings:
                 f"USAGE_TABLE and AGGREGATED_USAGE_TABLE name the same table, {shown_value(str(self.usage_table))}. "
                 "Nothing was read or written. Raw rows and aggregates need a table each."
             )
+        if self.subscribers_table in (self.usage_table, self.aggregated_usage_table):
+            raise SettingsError(
+                f"SUBSCRIBERS_TABLE names a table of usage, {shown_value(str(self.subscribers_table))}. Nothing was "
+                "read or written. Subscribers need a table of their own."
+            )
         return self
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from metering_dagster import dynamodb, hours, transactions
 from metering_dagster.dynamodb import IndexShape, Item, TableShape, typed, value
+from metering_dagster.errors import ItemRefusedError
 from metering_dagster.masking import mask
 from metering_dagster.metering import commit_items, own_items, pending_index
 from metering_dagster.metering.commit_items import CommitRecord, Committed
@@ -65,7 +66,7 @@ class _Plan:
     """How a commit is written: what stands or falls together, and the rows that follow one by one."""
 
     first: Unit
-    rest: list[Unit]
+    rest: list[RowEnd]
 
 
 class AggregatedTable:
@@ -124,14 +125,21 @@ class AggregatedTable:
                 invalid = error or invalid
             if invalid is not None and all(fate is Fate.INVALID for fate in fates):
                 raise invalid
-            done = [unit for plan, fate in zip(plans, fates, strict=True) if fate is Fate.WRITTEN for unit in plan.rest]
-            finished = iter(transact_each(self.client, done)[0])
+        done = [end for plan, fate in zip(plans, fates, strict=True) if fate is Fate.WRITTEN for end in plan.rest]
+        finished = iter(self._finish(done, now))
         return [
-            Committing(True, sum(next(finished) is not Fate.WRITTEN for _ in plan.rest))
+            Committing(True, sum(not next(finished) for _ in plan.rest))
             if fate is Fate.WRITTEN
             else Committing(False, is_invalid=fate is Fate.INVALID)
             for plan, fate in zip(plans, fates, strict=True)
         ]
+
+    def _finish(self, ends: Sequence[RowEnd], now: datetime) -> list[bool]:
+        """End the rows of what was just committed. Where DynamoDB takes no write of them, the next visit names them."""
+        try:
+            return self.usage.write(ends, now)
+        except ItemRefusedError:
+            return [False] * len(ends)
 
     def lost_commits(self, bucket: str) -> Iterator[CommitRecord]:
         """The commits of this hour whose aggregate is gone, shard by shard; each aggregate is asked for once.
@@ -288,7 +296,8 @@ class AggregatedTable:
         """The transaction of the commit itself, of up to `most` actions, and one unit for each row it does not hold."""
         aggregate = commit.aggregate
         reason = aggregated_reason(aggregate.quantity, len(commit.usages))
-        rows = [self.usage.end_unit(RowEnd(u.row, RawStatus.AGGREGATED, reason), now) for u in commit.usages]
+        ends = [RowEnd(u.row, RawStatus.AGGREGATED, reason) for u in commit.usages]
+        rows = [self.usage.end_unit(end, now) for end in ends[:most]]
         remembered = {**_commit_key(aggregate.key), **commit_items.item_of(aggregate, commit.usages, now)}
         puts = [self._item(aggregate, now), remembered]
         size = sum(_ITEM_BYTES + transactions.bytes_of(put) for put in puts)
@@ -306,7 +315,7 @@ class AggregatedTable:
             size += row.size
             held += 1
         actions += [action for row in rows[:held] for action in row.actions]
-        return _Plan(Unit(tuple(actions), size), rows[held:])
+        return _Plan(Unit(tuple(actions), size), ends[held:])
 
     def _item(self, aggregate: Aggregate, now: datetime) -> dict[str, Any]:
         key, stamp = aggregate.key, dynamodb.stamp(now)

@@ -22,13 +22,14 @@ from metering_dagster.metering.group_steps import (
     name_of,
     named,
     step_of_committed,
+    step_of_held_again,
     step_of_others,
     step_of_twin,
     step_of_verdict,
 )
 from metering_dagster.metering.groups import Outcome, Verdict, belongs, judge_group, judge_recounted
 from metering_dagster.metering.quantities import EXACT
-from metering_dagster.metering.reasons import RawStatus
+from metering_dagster.metering.reasons import RawStatus, Reason
 from metering_dagster.metering.rows import GroupKey
 from metering_dagster.metering.tables import Slice, Tables
 
@@ -137,8 +138,11 @@ def _handle(
     for step in steps:
         if step.lost is not None:
             _put_back(tables, step, report)
-    changed = _write_ends(tables, steps, report)
-    changed |= _write_commits(tables, [step.commit for step in steps if step.commit is not None], report)
+    changed = _write_ends(tables, [step for step in steps if step.commit is None], report)
+    committing = [step for step in steps if step.commit is not None]
+    changed |= _write_commits(tables, [step.commit for step in committing if step.commit is not None], report)
+    # Only then the bad rows beside a commit: had others made the aggregate meanwhile, they would be settled with it.
+    changed |= _write_ends(tables, [step for step in committing if step.visit.key not in changed], report)
     for step in steps:
         if step.visit.key not in changed:
             report.seen = EXACT.add(report.seen, step.seen)
@@ -175,10 +179,15 @@ def _step(
         return step_of_verdict(visit, verdict)  # its commit is refused if it was committed before
     if _looks_committed(visit):
         verdict = _judge(tables, part, visit, judge_recounted)
+        if verdict.outcome is Outcome.HOLD and tables.writes:
+            return step_of_held_again(visit, verdict, tables.quantities)
     commits = verdict.outcome is Outcome.COMMIT and verdict.aggregate is not None
     if commits and key.is_legacy and tables.writes:
         # The commit may have been refused for its identity: whoever holds that is looked at.
         claimed = tables.aggregated.identities.claim(filter(None, [verdict.aggregate]), tables.clock())
+        if key in claimed.refused and _looks_committed(visit):
+            # Which of the two was billed before a restore nobody can tell: its rows stay as they are.
+            return step_of_verdict(visit, Verdict(Outcome.LEAVE, reason=Reason.MISSING_LEGACY_IDENTIFIER))
         if key in claimed.refused:
             return step_of_twin(visit, verdict)
     return step_of_verdict(visit, verdict)

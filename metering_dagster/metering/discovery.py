@@ -72,16 +72,26 @@ def discover(tables: Tables, part: Slice, tell: Tell = ignore) -> Discovery:
         else:
             groups.add(key)
         if len(odd) >= _ODD_AT_ONCE:
-            mend(tables, part.bucket, tables.usage.rows(odd), report)
+            mend(tables, part.bucket, _rows_of(tables, odd, report), report)
             odd = []
     report.groups += len(groups)
-    mend(tables, part.bucket, tables.usage.rows(odd), report)
+    mend(tables, part.bucket, _rows_of(tables, odd, report), report)
     report.aggregates = _pending_aggregates(tables, part)
     if not report.rows and not report.aggregates:
         # An index that answers with nothing may be another table's: an empty hour is believed of the right tables only.
         tables.usage.check_shape()
         tables.aggregated.check_shape()
     return report
+
+
+def _rows_of(tables: Tables, odd: Sequence[IndexedRow], report: Discovery) -> list[RawRow]:
+    """These rows as they stand in the table; one that cannot be read is left, and counted."""
+
+    def read(these: Sequence[IndexedRow]) -> list[RawRow | None]:
+        found = {(row.license_arn, row.sort_key): row for row in tables.usage.rows(these)}
+        return [found.get((row.license_arn, row.sort_key)) for row in these]
+
+    return [row for _, row in report.failures.each("read", odd, read, _named_row) if row is not None]
 
 
 def pending_of(tables: Tables, part: Slice) -> tuple[int, int]:
@@ -142,7 +152,7 @@ def _faults(rows: Iterable[RawRow]) -> list[RowEnd]:
     return [RowEnd(row, RawStatus.REJECTED, fault.value) for row, fault in judged if fault is not None]
 
 
-def _named_row(row: RawRow) -> tuple[str, tuple[str, str]]:
+def _named_row(row: RawRow | IndexedRow) -> tuple[str, tuple[str, str]]:
     """What people call a row whose key names no group, and what must not be shown of it."""
     called = f"a row of licence {mask(row.license_arn)} ({digest(row.license_arn, row.sort_key)})"
     return called, (row.license_arn, account_of(row.sort_key))

@@ -14,7 +14,7 @@ from metering_dagster.metering.groups import Aggregate, Outcome, Verdict, belong
 from metering_dagster.metering.others_aggregates import StampedRow, settle_others
 from metering_dagster.metering.quantities import Quantities, number_text, readable_number, total
 from metering_dagster.metering.reasons import RawStatus, Reason
-from metering_dagster.metering.rows import GroupKey, RawRow, RowEnd, Usage
+from metering_dagster.metering.rows import GroupKey, RawRow, RowEnd, Usage, judge
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +82,22 @@ def step_of_verdict(visit: GroupVisit, verdict: Verdict) -> GroupStep:
     if commit is None and verdict.usages:
         step.seen = total(usage.quantity for usage in verdict.usages)
         step.accounted = verdict.aggregate.quantity if verdict.aggregate else step.seen
+    return step
+
+
+def step_of_held_again(visit: GroupVisit, verdict: Verdict, quantities: Quantities) -> GroupStep:
+    """The writes for a held group without aggregate and commit: its `Aggregated` rows wait as well.
+
+    Else no row of it might be pending, and no visit would meet it at its last call. A row that only others can read
+    stays as it is: it counts with those that wait.
+    """
+    step = step_of_verdict(visit, verdict)
+    again = [u.row for u in verdict.usages if u.row.pending is None]
+    by_key = {row.sort_key: row for row in visit.rows}
+    stored = [by_key[row.sort_key] for row in again]
+    step.ends += [
+        RowEnd(row, None, pending=visit.key.bucket) for row in stored if isinstance(judge(row, quantities), Usage)
+    ]
     return step
 
 

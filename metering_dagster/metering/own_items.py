@@ -47,8 +47,11 @@ def commit_hash_key(bucket: str, shard: int) -> str:
 
 
 def commit_key(group: GroupKey) -> OwnKey:
-    """The key of a group's commit: filed by hour and shard, so that an hour's commits are found by Query."""
-    text = f"{group.license_arn}#{group.account}#{group.dimension}"
+    """The key of a group's commit: filed by hour and shard, so that an hour's commits are found by Query.
+
+    Any part but the account may hold a `#`: the length before it says where the license ends.
+    """
+    text = f"{len(group.license_arn)}#{group.license_arn}#{group.account}#{group.dimension}"
     return OwnKey(commit_hash_key(group.bucket, commit_shard(group)), shorten(text, MAX_RANGE_BYTES))
 
 
@@ -56,7 +59,7 @@ def identity_key(product_code: str, customer: str, dimension: str, bucket: str) 
     """The key of the item that holds what the service takes for one record of a legacy product."""
     return OwnKey(
         shorten(f"{OURS}identity#{product_code}", MAX_HASH_BYTES),
-        shorten(f"{bucket}#{customer}#{dimension}", MAX_RANGE_BYTES),
+        shorten(f"{bucket}#{len(customer)}#{customer}#{dimension}", MAX_RANGE_BYTES),
     )
 
 

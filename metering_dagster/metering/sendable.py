@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from metering_dagster.chunks import chunked
 from metering_dagster.errors import ItemRefusedError, UnreachableError
-from metering_dagster.masking import mask
+from metering_dagster.masking import digest, mask, mask_text
 from metering_dagster.metering import telling
 from metering_dagster.metering.aggregation_report import Tell, ignore
 from metering_dagster.metering.group_steps import name_of
@@ -26,7 +26,7 @@ from metering_dagster.metering.records import (
     identity,
     judge_aggregate,
 )
-from metering_dagster.metering.rows import GroupKey, account_of
+from metering_dagster.metering.rows import GroupKey, account_of, parse_sort_key
 from metering_dagster.metering.tables import Slice, Tables
 
 if TYPE_CHECKING:
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 WINDOW = 1_000
 """Records that are held in memory at once."""
+PUT_BACK = "its aggregate had been gone and was put back, so it may have been billed before"
+"""What is said of a record that was put back and then refused."""
 SHORT = {
     Written.BARE: "the status alone was written: the item is full (400 KB)",
     Written.UNMARKED: "told by the ledger alone: the item is full (400 KB), so only its meteringPending was removed",
@@ -145,7 +147,7 @@ def _reject(
             entry.pending,
             entry.quantity,
             RecordStatus.REJECTED,
-            reason.value,
+            f"{reason.value}; {PUT_BACK}" if entry.put_back else reason.value,
             stored=entry.stored,
         )
         for entry, reason in faulty
@@ -201,7 +203,10 @@ def _write_one(tables: Tables, end: RecordEnd, name: str, failures: Failures) ->
 
 
 def _name_of_stored(entry: StoredAggregate) -> str:
-    return f"an aggregate of license {mask(entry.license_arn)}"
+    """The aggregate in a message: what its key says, masked, and a digest that tells two apart."""
+    parts = parse_sort_key(entry.sort_key)
+    what = f"{mask_text(parts.timestamp)} {mask_text(parts.dimension)}" if parts else "of an unreadable key"
+    return f"an aggregate {what} of license {mask(entry.license_arn)} ({digest(entry.license_arn, entry.sort_key)})"
 
 
 def _secrets(entry: StoredAggregate) -> tuple[str, ...]:

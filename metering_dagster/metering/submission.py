@@ -34,7 +34,7 @@ from metering_dagster.metering.records import (
     RecordEnd,
     StoredAggregate,
 )
-from metering_dagster.metering.sendable import SHORT, pending_windows, reject_unsendable, write_ends
+from metering_dagster.metering.sendable import PUT_BACK, SHORT, pending_windows, reject_unsendable, write_ends
 from metering_dagster.metering.tables import Slice, Tables
 
 CALLERS = 8
@@ -50,7 +50,6 @@ CLOCKS_APART = timedelta(minutes=5)
 """So far the service's clock may be ahead of ours: beyond that it takes no signature of ours."""
 _NOTES = 20
 _UNBILLED = frozenset({RecordStatus.REJECTED, RecordStatus.NOT_SUBSCRIBED})
-_PUT_BACK = "its aggregate had been gone and was put back, so it may have been billed before"
 
 
 @dataclass
@@ -127,6 +126,8 @@ class Submitter:
         """Which licenses the service does not take under the default product: they are left out of later calls."""
         self._wrong_guesses: Counter[str] = Counter()
         """Such licenses in a row, by default product."""
+        self._may_have_billed = False
+        """Whether a call was answered, or failed in another way than that AWS refused the caller."""
 
     def submit(self, part: Slice) -> Submission:
         """Send everything that is pending in the slice, urgent buyers first; what could not be sent stays pending."""
@@ -139,6 +140,9 @@ class Submitter:
                 if self.report.records == before or self.report.left or self.failures.total:
                     break
         self.report.add_failures(self.failures)
+        if self.report.caller is not None and self.regions is not None and not self._may_have_billed:
+            # Refused as it was, no call has billed: another Region may still take the hour.
+            self.regions.release(part.hour)
         return self.report
 
     def _send_window(self, pool: ThreadPoolExecutor, batches: Sequence[Batch]) -> None:
@@ -234,6 +238,8 @@ class Submitter:
             if not self.sends:
                 return self._record([_end(a, RecordStatus.DRY_RUN) for a in batch.records], batch.records)
             outcome = self.marketplace.send(batch)
+            if isinstance(outcome, Answer) or outcome.trouble is not Trouble.CALLER:
+                self._may_have_billed = True
             self.failures.went_well("sent")
             with self._lock:
                 self.report.calls += 1
@@ -405,7 +411,7 @@ def _last_instant(aggregate: Aggregate, now: datetime) -> datetime:
 def _end(aggregate: Aggregate, status: RecordStatus, reason: str = "", record_id: str = "") -> RecordEnd:
     key = aggregate.key
     if aggregate.put_back and status in _UNBILLED:
-        reason = f"{reason}; {_PUT_BACK}" if reason else _PUT_BACK
+        reason = f"{reason}; {PUT_BACK}" if reason else PUT_BACK
     return RecordEnd(key.license_arn, key.prefix, key.bucket, aggregate.quantity, status, reason, record_id)
 
 

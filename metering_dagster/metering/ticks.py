@@ -120,7 +120,8 @@ def _is_last_visit_due(hour: datetime, now: datetime, last: LastRun) -> bool:
     """
     begins = [hour + hours.LAST_CALL_OFFSET * hours.HOUR]
     if hours.is_previous_month(hour, now):
-        begins.append(hours.month_start(now) + hours.GRACE_LAST_CALL)
+        last_hour = hours.closes_for_good(hour) - hours.HOUR
+        begins.append(min(hours.month_start(now) + hours.GRACE_LAST_CALL, last_hour))
     return any(last.ended < begin <= now for begin in begins)
 
 

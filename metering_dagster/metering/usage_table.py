@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from metering_dagster import dynamodb
@@ -18,7 +19,7 @@ from metering_dagster.metering.pending_index import PendingIndex
 from metering_dagster.metering.quantities import readable_number
 from metering_dagster.metering.reasons import RawStatus
 from metering_dagster.metering.rows import GroupKey, RawRow, RowEnd, group_of
-from metering_dagster.transactions import Action, Fate, Unit, bytes_of, transact
+from metering_dagster.transactions import Action, Fate, Unit, bytes_of, transact_each
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
@@ -50,6 +51,17 @@ _READ = {
 }
 _ACTION_BYTES = 4_000
 """What an action sends beside its values, from above: expressions, names, and a key of up to 3 KB."""
+
+
+class _How(Enum):
+    """How much of a row's end is written."""
+
+    WHOLE = "all of it"
+    BARE = "the status alone"
+    UNMARKED = "nothing but that it is no longer pending"
+
+
+_LADDER = tuple(_How)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,17 +153,31 @@ class UsageTable:
         return sum(row.is_rejected for row in self.rows(IndexedRow(arn, key, None, None) for arn, key in sorted(keys)))
 
     def write(self, ends: Sequence[RowEnd], now: datetime) -> list[bool]:
-        """Give rows their end, each on the condition that it is still what was read; for each, whether it was."""
-        with self._explained():
-            fates = transact(self.client, [self.end_unit(end, now) for end in ends])
-        return [fate is Fate.WRITTEN for fate in fates]
+        """Give rows their end, each on the condition that it is still what was read; for each, whether it was.
 
-    def end_unit(self, end: RowEnd, now: datetime) -> Unit:
+        Of a row that fills its 400 KB less is written: no reason, or nothing but that it is pending no more. Raises
+        `ItemRefusedError` where DynamoDB takes no write of any of them.
+        """
+        written = [False] * len(ends)
+        left = list(range(len(ends)))
+        for how in _LADDER:
+            if not left:
+                break
+            with self._explained():
+                fates, invalid = transact_each(self.client, [self.end_unit(ends[place], now, how) for place in left])
+                if invalid is not None and how is _LADDER[-1] and all(fate is Fate.INVALID for fate in fates):
+                    raise invalid
+            for place, fate in zip(left, fates, strict=True):
+                written[place] = fate is Fate.WRITTEN
+            left = [place for place, fate in zip(left, fates, strict=True) if fate is Fate.INVALID]
+        return written
+
+    def end_unit(self, end: RowEnd, now: datetime, how: "_How | None" = None) -> Unit:
         """The action that gives a row its end; for a transaction of this or another store."""
-        action = self._end_action(end, {"S": dynamodb.stamp(now)})
+        action = self._end_action(end, {"S": dynamodb.stamp(now)}, how or _How.WHOLE)
         return Unit((action,), _ACTION_BYTES + bytes_of(action["Update"]["ExpressionAttributeValues"]))
 
-    def _end_action(self, end: RowEnd, stamp: Item) -> Action:
+    def _end_action(self, end: RowEnd, stamp: Item, how: "_How") -> Action:
         conditions, values = [], {":now": stamp}
         names = _CONTENT + _IDENTITY if end.status is RawStatus.REJECTED else _CONTENT
         for name in names:
@@ -167,6 +193,14 @@ class UsageTable:
             )
             values |= {":s": {"S": end.status.value}, ":r": {"S": end.reason}}
             values |= {":late": typed(end.late_by)} if late else {}
+            if how is _How.BARE:
+                update = "SET meteringStatus = :s REMOVE meteringPending, meteringStatusReason"
+                del values[":r"], values[":now"]
+            elif how is _How.UNMARKED:
+                update = "REMOVE meteringPending, meteringStatusReason"
+                del values[":r"], values[":now"], values[":s"]
+            if late and how is not _How.WHOLE:
+                del values[":late"]
         else:
             update = "SET meteringPending = :p, updatedAt = :now REMOVE meteringStatus, meteringStatusReason"
             values[":p"] = {"S": end.pending}

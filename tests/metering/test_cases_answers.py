@@ -7,7 +7,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from metering_dagster.local.sandbox import faults
-from metering_dagster.metering import aggregated_table, sendable, telling
+from metering_dagster.metering import record_ends, aggregated_table, sendable, telling
 from metering_dagster.metering.isolation import GIVE_UP
 from metering_dagster.metering.marketplace import Marketplace
 from metering_dagster.metering.quantities import Quantities
@@ -129,6 +129,18 @@ def raises_for(monkeypatch, module, name, unwanted):
     monkeypatch.setattr(module, name, wrapped)
 
 
+def ends_raise_for(monkeypatch, unwanted):
+    """Let the writing of a record's end raise wherever it is about the unwanted license."""
+    right = record_ends._end_unit
+
+    def wrapped(table, shape, end, *rest):
+        if unwanted in repr(end):
+            raise UnforeseenError(f"of {LICENCE}")
+        return right(table, shape, end, *rest)
+
+    monkeypatch.setattr(record_ends, "_end_unit", wrapped)
+
+
 def breaks_at(step, world, monkeypatch):
     if step == "read":
         raises_for(monkeypatch, aggregated_table, "_stored", LICENCE)
@@ -137,7 +149,7 @@ def breaks_at(step, world, monkeypatch):
     elif step == "sent":
         raises_for(monkeypatch, world.deployment.marketplace, "send", LICENCE)
     elif step == "recorded":
-        raises_for(monkeypatch, world.deployment.tables.aggregated, "_end_unit", LICENCE)
+        ends_raise_for(monkeypatch, LICENCE)
     else:
         raises_for(monkeypatch, telling, "of_record", LICENCE)
 

@@ -162,3 +162,31 @@ def test_every_billable_hour_but_the_current_one_is_looked_after_at_any_instant(
         billable = {h for n in range(1, 40) if hours.is_billable(h := hours.hour_at_offset(now, n), now)}
         assert billable <= set(looked_after)
         now += timedelta(hours=1)
+
+
+# The hour's last visit.
+
+
+def test_an_hour_with_commits_gets_a_last_visit_at_offset_22():
+    hour = hours.hour_at_offset(NOW, 22)
+    metered = a_run(ended=hour + 2 * hours.HOUR)
+    assert at(22, Seen(last=metered, committed=True)) == (
+        True, f"The last visit of {hours.bucket(hour)}: it looks whether each commit still has its aggregate.",
+    )  # fmt: skip
+    assert not at(22, Seen(last=metered))[0]
+    assert not at(22, Seen(last=a_run(ended=NOW), committed=True))[0]
+    assert not at(21, Seen(last=metered, committed=True))[0]
+
+
+@pytest.mark.parametrize(("hour", "visits"), [
+    ("2026-12-30T19", [0]), ("2026-12-30T23", [4]), ("2026-12-31T05", [5]), ("2026-12-31T22", [5]),
+])  # fmt: skip
+def test_in_the_months_grace_the_last_hour_of_an_hours_window_gets_one_more(hour, visits):
+    start = hours.parse_bucket(hour)
+    asked = []
+    for hour_of_day in range(6):
+        now = datetime(2027, 1, 1, hour_of_day, tzinfo=UTC)
+        last = a_run(ended=now - hours.HOUR)
+        if decide(start, now, 1, Seen(last=last, committed=True)).run:
+            asked.append(hour_of_day)
+    assert visits[0] in asked
