@@ -142,7 +142,7 @@ class Reading:
                 bounds.append(stamp < literal(_naive(end), Since()))
             owner = _spelt(*_owner_columns(stamp.table))
             try:
-                rows = self._rows(_content(signal, owner, amounts=False).where(*bounds))
+                rows = self._rows(_content(signal, owner, stamp, amounts=False).where(*bounds))
             except DBAPIError as error:
                 if took_too_long(error):
                     raise PollTooSlowError(signal) from None
@@ -317,7 +317,7 @@ class Reading:
     def _asked(
         self, signal: Signal, whose: Sequence[Column[Any]], asked: ColumnElement[bool], days: list[date], amounts: bool
     ) -> list[Piece]:
-        query = _content(signal, _spelt(*whose), amounts=amounts)
+        query = _content(signal, _spelt(*whose), real_stamp(STAMPS[signal]), amounts=amounts)
         query = query.where(asked, STAMPS[signal].table.c.date.in_(days))
         return [piece for found in self._rows(query) for piece in _pieces(signal, found)]
 
@@ -382,19 +382,23 @@ def _oddity(stamp: Column[Any]) -> Label[str]:
     ).label("oddity")
 
 
-def _content(signal: Signal, owner: Sequence[ColumnElement[Any]], *, amounts: bool) -> Select[Any]:
-    """What there is of each owner and day: the owner's columns, then these that `_pieces` takes."""
-    stamp = STAMPS[signal]
-    table = stamp.table
+def _content(
+    signal: Signal, owner: Sequence[ColumnElement[Any]], stamp: ColumnElement[Any], *, amounts: bool
+) -> Select[Any]:
+    """What there is of each owner and day: the owner's columns, then these that `_pieces` takes.
+
+    `stamp`: the signal's column as it is, where bounds leave zero dates out; else its `real_stamp`.
+    """
+    table = STAMPS[signal].table
     by_currency = [spelling(table.c.currency).label("spelt_currency")] if amounts else []
     added = [added_amounts(table.c.amount).label("amount")] if amounts else []
     query = select(
         *owner,
         table.c.date.label("day"),
         func.count().label("number"),
-        func.count(real_stamp(stamp)).label("stamped"),
-        func.max(real_stamp(stamp)).label("newest"),
-        added_stamps(real_stamp(stamp)).label("stamps"),
+        func.count(stamp).label("stamped"),
+        func.max(stamp).label("newest"),
+        added_stamps(stamp).label("stamps"),
         *by_currency,
         *added,
     ).group_by(table.c.date)

@@ -58,7 +58,7 @@ def test_the_clock_decides_and_it_can_be_moved(sandbox: Sandbox, client: Any) ->
 
 def test_a_clock_set_free_is_the_real_one(sandbox: Sandbox, client: Any) -> None:
     sandbox.set_now(None)
-    assert refusal(client, a_record(Timestamp=datetime.now(UTC) - timedelta(hours=25))) == OUT_OF_BOUNDS
+    assert refusal(client, a_record(Timestamp=datetime.now(UTC) - timedelta(hours=31))) == OUT_OF_BOUNDS
     assert statuses(send(client, a_record(Timestamp=datetime.now(UTC) - timedelta(seconds=1)))) == ["Success"]
 
 
