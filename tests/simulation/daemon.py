@@ -120,8 +120,9 @@ class Daemon:
             self.kernel.schedule(at, self._by_hand)
         self.shadow = random.Random(f"shadow {self.plan.seed}")
         for _ in range(self.plan.shadows):
-            at = self.kernel.now + self.shadow.uniform(2, self.plan.hours + 20) * HOUR
-            self.kernel.schedule(at, self._in_shadow)
+            # Shortly before everybody's ticks, when there is something to tell.
+            top = (self.kernel.now // HOUR + self.shadow.randint(2, self.plan.hours + 20)) * HOUR
+            self.kernel.schedule(top - self.shadow.uniform(20, 600), self._in_shadow)
         for at in self.plan.last_minute:
             self.kernel.schedule(at, lambda: self._run_by_hand(23))
 

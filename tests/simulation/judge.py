@@ -313,7 +313,8 @@ class Judge:
             self._may_expire(errand, group, self.kernel.now)
             fault = group.direct[-1].fault if group.direct and group.commit is None else None
             if fault is None:
-                self.on_loss(group, group.stands_since or self.kernel.now)
+                seen_since = None if group.is_astray else group.stands_since  # where it was filed no tick looks
+                self.on_loss(group, seen_since or self.kernel.now)
         elif status == "DryRunSubmitted":
             if errand.mode != "dry-run":
                 raise Violation("b", f"{errand.name} is no dry run, and ended a record as {status}", group)

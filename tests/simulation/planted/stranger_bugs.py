@@ -101,11 +101,6 @@ def shadow_writes() -> Edit:
     )
 
 
-def shadow_leaves_out_what_stands_rejected() -> Edit:
-    """In shadow mode rows that stand rejected and are good by now are not counted, as a live run counts them."""
-    return Edit(aggregation._judge, {"if verdict.outcome is Outcome.REVIVE and not tables.writes:": "if False:"})
-
-
 def former_agreements_end_stays() -> Edit:
     """What was said of a license's former agreement, such as its end, is kept when another one follows."""
     return Edit(lifecycle._updated, {"row = _without_agreement(row)": "pass"})
@@ -150,7 +145,7 @@ STRANGERS: Mapping[str, Callable[[], Edit]] = MappingProxyType({bug.__name__: bu
     healing_left_out_at_the_last_visit, healing_left_out_where_a_row_waits, healed_with_what_stands_there_now,
     others_rows_judged_by_our_contract, stated_lateness_forgotten, good_rows_left_rejected,
     restored_rows_not_counted_again, empty_allocations_rejected, unprocessed_keys_forgotten, dry_run_sends,
-    shadow_writes, shadow_leaves_out_what_stands_rejected,
+    shadow_writes,
     former_agreements_end_stays, identity_not_claimed, region_not_looked_at, answers_matched_by_position,
     astray_not_scanned, expired_on_a_months_last_day, rejected_within_the_first_hour,
 )})  # fmt: skip
@@ -166,7 +161,6 @@ NEEDS: Mapping[str, frozenset[str]] = MappingProxyType({
     "unprocessed_keys_forgotten": frozenset({"unprocessed_keys"}),
     "dry_run_sends": frozenset({"dry_run"}),
     "shadow_writes": frozenset({"shadow"}),
-    "shadow_leaves_out_what_stands_rejected": frozenset({"shadow", "stamps"}),
     "former_agreements_end_stays": frozenset({"moved"}),
     "identity_not_claimed": frozenset({"twins"}),
     "region_not_looked_at": frozenset({"region"}),

@@ -8,6 +8,7 @@ import pytest
 from tests.simulation.planted.bugs import BUGS
 from tests.simulation.planted.hunt import ALL, hunt, judged
 from tests.simulation.planted.more_bugs import MORE
+from tests.simulation.planted.stranger_bugs import NEEDS, STRANGERS
 
 FOUND = {
     "write_back_before_the_call": (1, "a"),
@@ -34,7 +35,28 @@ MORE_FOUND = {
     "unreadable_event_deleted": (1, "e"),
 }
 """The same of those of more_bugs."""
-EVERY = FOUND | MORE_FOUND
+STRANGERS_FOUND = {
+    "healing_left_out_at_the_last_visit": (2, "d"),
+    "healing_left_out_where_a_row_waits": (2, "d"),
+    "healed_with_what_stands_there_now": (2, "a"),
+    "others_rows_judged_by_our_contract": (2, "c"),
+    "stated_lateness_forgotten": (2, "c"),
+    "good_rows_left_rejected": (5, "d"),
+    "restored_rows_not_counted_again": (7, "a"),
+    "empty_allocations_rejected": (1, "c"),
+    "unprocessed_keys_forgotten": (2, "c"),
+    "dry_run_sends": (10, "a"),
+    "shadow_writes": (19, "b"),
+    "former_agreements_end_stays": (10, "e"),
+    "identity_not_claimed": (1, "a"),
+    "region_not_looked_at": (4, "a"),
+    "answers_matched_by_position": (6, "a"),
+    "astray_not_scanned": (1, "b"),
+    "expired_on_a_months_last_day": (13, "d"),
+    "rejected_within_the_first_hour": (3, "c"),
+}
+"""The same of those of stranger_bugs."""
+EVERY = FOUND | MORE_FOUND | STRANGERS_FOUND
 NEARBY = 12
 """So many worlds from there on are tried: where a change of the simulation moves what a seed draws."""
 pytestmark = pytest.mark.services
@@ -44,6 +66,8 @@ def test_there_are_ten_and_each_is_known_to_be_found():
     assert len(BUGS) == 10
     assert FOUND.keys() == BUGS.keys()
     assert MORE_FOUND.keys() == MORE.keys()
+    assert STRANGERS_FOUND.keys() == STRANGERS.keys()
+    assert NEEDS.keys() == STRANGERS.keys()
 
 
 @pytest.mark.parametrize("name", ALL)
