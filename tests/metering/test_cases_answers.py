@@ -7,7 +7,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from metering_dagster.local.sandbox import faults
-from metering_dagster.metering import record_ends, aggregated_table, sendable, telling
+from metering_dagster.metering import aggregated_table, record_ends, sendable, telling
 from metering_dagster.metering.isolation import GIVE_UP
 from metering_dagster.metering.marketplace import Marketplace
 from metering_dagster.metering.quantities import Quantities
