@@ -129,6 +129,9 @@ def _handle(
     ]  # fmt: skip
     known = dict(report.failures.each("looked up", doubtful, tables.aggregated.committed_each, named))
     unknown = set(doubtful) - set(known)
+    if not first:
+        # A commit whose answer was lost was refused when it was tried again: its record is waited for as well.
+        report.latest += [key for key, stands in known.items() if stands is not None and tables.writes]
     steps: list[GroupStep] = []
     for visit, verdict in judged:
         if visit.key in unknown:

@@ -130,6 +130,28 @@ def test_after_a_restore_no_row_that_was_aggregated_is_rejected_as_a_twin(world:
     assert len(world.bill()) == 1
 
 
+def test_a_commit_whose_answer_was_lost_is_sent_in_the_same_run_though_the_index_is_behind(world: World, monkeypatch):
+    """Together it fails though it is written; alone it is refused. Its record is waited for all the same."""
+    world.put(*some_usage("3", "4"))
+    table = world.deployment.tables.aggregated
+    commit, awaited = table.commit, []
+
+    def losing(commits, now):
+        done = commit(commits, now)
+        if len(losing.lost) < 1:
+            losing.lost.append(commits)
+            raise OSError("the answer was lost")
+        return done
+
+    losing.lost = []
+    monkeypatch.setattr(table, "commit", losing)
+    wait = table.await_visible
+    monkeypatch.setattr(table, "await_visible", lambda keys, bucket: awaited.extend(keys) or wait(keys, bucket))
+    assert world.meter().success
+    assert [key.dimension for key in awaited] == [DIMENSION]
+    assert world.billed() == {DIMENSION: "7"}
+
+
 def test_one_row_that_cannot_be_read_at_discovery_costs_no_other_group_its_bill(world: World, monkeypatch):
     from metering_dagster.metering import usage_table
 
