@@ -9,7 +9,15 @@ from types import MappingProxyType
 
 from metering_dagster import dynamodb, hours
 from metering_dagster.licenses import lifecycle
-from metering_dagster.metering import aggregated_table, groups, marketplace, submission, ticks, usage_table
+from metering_dagster.metering import (
+    aggregated_table,
+    groups,
+    marketplace,
+    record_ends,
+    submission,
+    ticks,
+    usage_table,
+)
 from tests.simulation.planted.edits import Edit
 
 Bug = Callable[[], Edit]
@@ -56,11 +64,11 @@ def fault_of_the_service_taken_for_a_refusal() -> Edit:
 
 def expiry_without_a_condition() -> Edit:
     """A record becomes `SubmissionExpired` whatever stands there by then: without any condition."""
-    return Edit(aggregated_table.AggregatedTable._end_unit, {
-        "        action = {\n":
-        "        if end.status is RecordStatus.EXPIRED:\n"
-        '            conditions, sent = [], {name: sent[name] for name in (":status", ":now", ":reason")}\n'
-        "        action = {\n",
+    return Edit(record_ends._end_unit, {
+        "    named = {\n":
+        "    if end.status is RecordStatus.EXPIRED:\n"
+        '        conditions, sent = [], {name: sent[name] for name in (":status", ":now", ":reason")}\n'
+        "    named = {\n",
         '"ConditionExpression": " AND ".join(conditions),':
         '**({"ConditionExpression": " AND ".join(conditions)} if conditions else {}),',
     })  # fmt: skip
@@ -69,13 +77,13 @@ def expiry_without_a_condition() -> Edit:
 def counted_rows_forgotten() -> Edit:
     """What a commit counted is not looked up: of a group committed before, only its total is known."""
     return Edit(aggregated_table.AggregatedTable.committed, {
-        "for key in (_key(group), _counted_key(group))]": "for key in (_key(group),)]",
+        "for key in (_key(group), _commit_key(group))]": "for key in (_key(group),)]",
     })  # fmt: skip
 
 
 def hold_ended_too_early() -> Edit:
     """A bad row holds its group in the visit that rejects it, and no longer in the next one."""
-    return Edit(groups.judge_group, {"if (bad or standing) and not last_call:": "if bad and not last_call:"})
+    return Edit(groups._weighed, {"if (commit.bad or standing) and not last_call:": "if commit.bad and not last_call:"})
 
 
 def repeated_event_moves_the_expiry() -> Edit:

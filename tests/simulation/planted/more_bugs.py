@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from metering_dagster import hours
 from metering_dagster.licenses import application
-from metering_dagster.metering import counted, groups, submission, ticks
+from metering_dagster.metering import groups, others_aggregates, submission, ticks
 from tests.simulation.planted.edits import Edit
 
 
@@ -43,7 +43,7 @@ def unprocessed_records_forgotten() -> Edit:
     return Edit(submission.Submitter._run, {
         "                if not outcome.unprocessed:\n                    return None\n":
         "                if outcome.unprocessed:\n"
-        '                    self._leave(Batch(batch.lane, batch.owner, outcome.unprocessed), "left unprocessed")\n'
+        '                    self._leave(batch.of(outcome.unprocessed), "left unprocessed")\n'
         "                return None\n",
     })  # fmt: skip
 
@@ -55,7 +55,7 @@ def allocations_dropped() -> Edit:
 
 def late_rows_taken_for_counted() -> Edit:
     """Rows beside a total that their seller submitted count as a part of it, whatever they add up to."""
-    return Edit(counted.settle, {"if everything == committed.quantity:": "if True:"})
+    return Edit(others_aggregates._bearers, {"if not figure or not open_rows:": "if True:"})
 
 
 def no_receipt() -> Edit:
