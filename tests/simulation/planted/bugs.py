@@ -9,7 +9,15 @@ from types import MappingProxyType
 
 from metering_dagster import dynamodb, hours
 from metering_dagster.licenses import lifecycle
-from metering_dagster.metering import aggregated_table, groups, marketplace, record_ends, submission, ticks, usage_table
+from metering_dagster.metering import (
+    aggregated_table,
+    groups,
+    marketplace,
+    record_ends,
+    submission,
+    ticks,
+    usage_table,
+)
 from tests.simulation.planted.edits import Edit
 
 Bug = Callable[[], Edit]
@@ -57,11 +65,10 @@ def fault_of_the_service_taken_for_a_refusal() -> Edit:
 def expiry_without_a_condition() -> Edit:
     """A record becomes `SubmissionExpired` whatever stands there by then: without any condition."""
     return Edit(record_ends._end_unit, {
-        "    action = {\n":
+        "    named = {\n":
         "    if end.status is RecordStatus.EXPIRED:\n"
-        '        conditions = []\n'
-        '        sent = {name: sent[name] for name in (":status", ":now", ":reason") if name in sent}\n'
-        "    action = {\n",
+        '        conditions, sent = [], {name: sent[name] for name in (":status", ":now", ":reason")}\n'
+        "    named = {\n",
         '"ConditionExpression": " AND ".join(conditions),':
         '**({"ConditionExpression": " AND ".join(conditions)} if conditions else {}),',
     })  # fmt: skip

@@ -43,7 +43,7 @@ def unprocessed_records_forgotten() -> Edit:
     return Edit(submission.Submitter._run, {
         "                if not outcome.unprocessed:\n                    return None\n":
         "                if outcome.unprocessed:\n"
-        '                    self._leave(Batch(batch.lane, batch.owner, outcome.unprocessed), "left unprocessed")\n'
+        '                    self._leave(batch.of(outcome.unprocessed), "left unprocessed")\n'
         "                return None\n",
     })  # fmt: skip
 

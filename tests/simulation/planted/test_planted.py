@@ -12,7 +12,7 @@ from tests.simulation.planted.stranger_bugs import NEEDS, STRANGERS
 
 FOUND = {
     "write_back_before_the_call": (1, "a"),
-    "unconditional_clean_up": (68, "b"),
+    "unconditional_clean_up": (87, "b"),
     "billable_at_24_hours": (3, "f"),
     "one_page_read": (1, "a"),
     "fault_of_the_service_taken_for_a_refusal": (1, "c"),
@@ -20,7 +20,7 @@ FOUND = {
     "counted_rows_forgotten": (1, "c"),
     "hold_ended_too_early": (1, "d"),
     "repeated_event_moves_the_expiry": (5, "e"),
-    "probe_error_taken_for_nothing_to_do": (9, "d"),
+    "probe_error_taken_for_nothing_to_do": (3, "d"),
 }
 """A seed that shows it, and the invariant that the judge names (docs/guarantees.md, "Planted bugs")."""
 MORE_FOUND = {
@@ -28,7 +28,7 @@ MORE_FOUND = {
     "called_closed_too_early": (1, "d"),
     "no_grace_at_a_months_end": (12, "d"),
     "no_last_call_of_what_is_held": (1, "d"),
-    "unprocessed_records_forgotten": (24, "d"),
+    "unprocessed_records_forgotten": (23, "e"),
     "allocations_dropped": (1, "a"),
     "late_rows_taken_for_counted": (1, "c"),
     "no_receipt": (1, "a"),
