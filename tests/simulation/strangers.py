@@ -250,8 +250,11 @@ class Strangers:
         if (item is None) and group.stands_since is not None:
             self.shop.lost(group, now, "the restored backup")
         elif item is not None:
+            ended = group.status
             group.status = None if "meteringPending" in item else item["meteringStatus"]["S"]
-            group.stands_since = now if group.stands_since is None or group.stands_since > of else group.stands_since
+            waits_anew = ended is not None and group.status is None  # as before it was sent
+            if waits_anew or group.stands_since is None or group.stands_since > of:
+                group.stands_since = now
             group.put_back = "putBackAt" in item
             group.is_astray = item.get("meteringPending", {}).get("S", parts[-1]) != group.name[3]
         total = next((total for total in reversed(group.direct) if total.at <= of), None)
