@@ -42,7 +42,7 @@ def waits_for_the_turn(hour: datetime, now: datetime) -> bool:
 
 
 @given(instants)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=10, deadline=None)
 def test_the_shards_meet_exactly_what_can_be_expired_each_hour_once(now):
     owned = [hour for shard in range(7) for hour in hours.shard_hours(shard, now)]
     assert len(set(owned)) == len(owned)
@@ -51,7 +51,7 @@ def test_the_shards_meet_exactly_what_can_be_expired_each_hour_once(now):
 
 
 @given(first_days, st.integers(-3, 3), st.integers(0, 59))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=10, deadline=None)
 def test_a_day_of_ticks_meets_all_that_can_be_expired_and_nothing_that_must_wait(first, day, minutes):
     """24 hourly ticks, the whole sweep of shard M at hour 6 + 2M, the others as little as an hourly one looks at."""
     ticks = [first + (24 * day + n) * HOUR + timedelta(minutes=minutes) for n in range(24)]
