@@ -159,7 +159,11 @@ class Judge:
         version = row.now
         if row.group is None or filed != row.group[3]:
             raise Violation("b", f"{errand.name} filed a row under {filed}, which is not the hour of its key", group)
-        if version.status is not None and (version.status != "RejectedClientSide" or version.fault is not None):
+        # Of a group that lost aggregate and commit and is held, what was called counted waits with the rest.
+        is_orphan = group is not None and group.commit is None and group.stands_since is None and bool(group.deleted)
+        waits_again = is_orphan and group is not None and group.is_held(self.kernel.now)
+        states = {"RejectedClientSide", *(["Aggregated"] if waits_again else [])}
+        if version.status is not None and (version.status not in states or version.fault is not None):
             raise Violation("b", f"{errand.name} made a row pending that was {version.status} for good", group)
         if group is not None:
             group.log.append(f"{moment(self.kernel.now)} {errand.name}: a row is pending under {filed} again")

@@ -16,7 +16,7 @@ FOUND = {
     "billable_at_24_hours": (3, "f"),
     "one_page_read": (1, "a"),
     "fault_of_the_service_taken_for_a_refusal": (1, "c"),
-    "expiry_without_a_condition": (19, "b"),
+    "expiry_without_a_condition": (83, "b"),
     "counted_rows_forgotten": (1, "c"),
     "hold_ended_too_early": (1, "d"),
     "repeated_event_moves_the_expiry": (5, "e"),
