@@ -33,9 +33,13 @@ PRODUCT = "product-one"
 NOT_TO_BE_READ = ["empty", "null", "list", "no_json", "null_results", "fewer"]
 """Ways in which a call of one record says nothing about it."""
 
-_WRONG = {
-    "null_results": "a result is null", "fewer": "1 of 1 records are in no list", "null": "null", "list": "list",
-}  # fmt: skip
+_SAID = {
+    "null_results": ("a result is null",),
+    "fewer": ("1 of 1 records are in no list",),
+    "null": ("null", "NoneType"),  # over HTTP it is the SDK's parser that fails
+    "list": ("list",),
+}
+"""What the failure says of it; of the others that neither list is there."""
 
 
 def licence_of(number):
@@ -63,13 +67,8 @@ def test_of_sixty_products_the_one_that_is_answered_oddly_waits_and_is_named(wor
     assert not outcome.success
     assert f"1 records of {HOUR} are left" in outcome.message
     assert "59 records were billed" in outcome.message
-    wrong = {
-        "null_results": "a result is null",
-        "fewer": "1 of 1 records are in no list",
-        "null": "null",
-        "list": "list",
-    }
-    assert wrong.get(way, "neither Results nor UnprocessedRecords") in outcome.message
+    said = _SAID.get(way, ("neither Results nor UnprocessedRecords",))
+    assert any(words in outcome.message for words in said)
     assert world.record_statuses() == {"Success": 59, "pending": 1}
     assert "meteringPending" in world.aggregate(licence=licence_of(7))
     assert any("****0007" in note for note in str(outcome.failed_with["notes"]).splitlines())
