@@ -58,7 +58,7 @@ simulate: $(READY)  ## Metering by simulation: worlds with faults everywhere, an
 
 simulate-billing: SEEDS ?= 500
 simulate-billing: $(READY)  ## Billing by simulation on MariaDB, with random ingests; SEEDS=500
-	@$(BIN)/python -m tests.billing.simulation --seeds $(SEEDS)
+	@$(BIN)/python -m tests.billing_changes.simulation --seeds $(SEEDS)
 
 KILLS ?= 100
 crash-test: $(READY)  ## Kill workers at random moments while usage is written, then judge the bill; KILLS=100 SEED=1
@@ -70,7 +70,7 @@ fuzz: $(READY)  ## Hostile input at every entry, so many times as much as `make 
 
 RULES ?= metering_dagster.*
 MUTANTS ?= 2
-mutate: $(READY)  ## What no test of the rules notices when it is changed; RULES='metering_dagster.hours.*'
+mutate: $(READY)  ## What no test of the rules notices when it is changed; RULES='metering_dagster.core.hours.*'
 	@$(BIN)/mutmut run --max-children $(MUTANTS) '$(RULES)'
 	@$(BIN)/python -m scripts.mutation_score --survivors
 

@@ -20,10 +20,10 @@ from typing import Any
 from sqlalchemy import Connection, Engine, create_engine, text
 
 from benchmarks.billing_rows import DAYS, FULL, build, ingest_again, touch
-from metering_dagster.billing.cells import Signal, cells_of, states_of_days
-from metering_dagster.billing.changes import Reading
-from metering_dagster.billing.database import Database
-from tests.billing.filling import queries_of
+from metering_dagster.billing_changes.rules.cells import Signal, cells_of, states_of_days
+from metering_dagster.billing_changes.stores.database import Database
+from metering_dagster.billing_changes.stores.queries import Reading
+from tests.billing_changes.filling import queries_of
 from tests.command_line import positive
 from tests.mariadb import Server, private_server, program, running_server
 

@@ -11,7 +11,7 @@ from datetime import date, datetime, timedelta
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.schema import DropIndex
 
-from metering_dagster.billing.tables import ADVISED, METADATA
+from metering_dagster.billing_changes.stores.billing_tables import ADVISED, METADATA
 
 FULL = 5_000_000
 DAYS, TENANTS, GROUPS, INTEGRATIONS = 92, 200, 1_500, 20

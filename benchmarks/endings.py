@@ -19,18 +19,18 @@ from typing import Any
 
 import dagster as dg
 
-from metering_dagster import hours
+from metering_dagster.core import hours
+from metering_dagster.core.aws.dynamodb import create_table
 from metering_dagster.definitions import build_defs
-from metering_dagster.dynamodb import create_table
-from metering_dagster.licenses.closing import close_windows
-from metering_dagster.licenses.closing_store import ClosingStore
-from metering_dagster.licenses.flush_plan import hours_to_flush
-from metering_dagster.licenses.flush_search import need_of_flush, pending_hours
-from metering_dagster.metering import aggregated_table, subscribers_table, usage_table
-from metering_dagster.metering.aggregation import aggregate
-from metering_dagster.metering.deployment import Deployment
-from metering_dagster.metering.discovery import discover, pending_of
-from metering_dagster.metering.windows import Whose
+from metering_dagster.licenses.rules.flush_plan import hours_to_flush
+from metering_dagster.licenses.services.finalization import close_windows
+from metering_dagster.licenses.services.flush_search import need_of_flush, pending_hours
+from metering_dagster.licenses.stores.open_windows import ClosingStore
+from metering_dagster.metering.rules.flush_window import Whose
+from metering_dagster.metering.services.aggregation import aggregate
+from metering_dagster.metering.services.deployment import Deployment
+from metering_dagster.metering.services.discovery import discover, pending_of
+from metering_dagster.metering.stores import aggregated_table, subscribers_table, usage_table
 from metering_dagster.settings import Mode, Settings
 from tests.memory_stack import MemoryClients, MemoryStack
 

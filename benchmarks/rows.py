@@ -17,18 +17,18 @@ from typing import TYPE_CHECKING, Any
 import boto3
 from botocore.config import Config
 
-from metering_dagster.dynamodb import create_table
-from metering_dagster.local.loading import load
-from metering_dagster.local.sample import SORT_KEY, SampleRow
-from metering_dagster.local.stack import LocalStack, running_stack
-from metering_dagster.metering import aggregated_table, subscribers_table, usage_table
-from metering_dagster.metering.aggregated_table import AggregatedTable
-from metering_dagster.metering.aggregation import aggregate
-from metering_dagster.metering.discovery import discover
-from metering_dagster.metering.quantities import Quantities
-from metering_dagster.metering.subscribers_table import SubscribersTable
-from metering_dagster.metering.tables import Slice, Tables
-from metering_dagster.metering.usage_table import UsageTable
+from metering_dagster.core.aws.dynamodb import create_table
+from metering_dagster.devstack.loading import load
+from metering_dagster.devstack.sample import SORT_KEY, SampleRow
+from metering_dagster.devstack.stack import LocalStack, running_stack
+from metering_dagster.metering.rules.quantities import Quantities
+from metering_dagster.metering.services.aggregation import aggregate
+from metering_dagster.metering.services.discovery import discover
+from metering_dagster.metering.services.tables import Slice, Tables
+from metering_dagster.metering.stores import aggregated_table, subscribers_table, usage_table
+from metering_dagster.metering.stores.aggregated_table import AggregatedTable
+from metering_dagster.metering.stores.subscribers_table import SubscribersTable
+from metering_dagster.metering.stores.usage_table import UsageTable
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient

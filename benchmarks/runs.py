@@ -14,9 +14,9 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 
-from metering_dagster.local.loading import load
-from metering_dagster.local.sample import SORT_KEY, SampleRow
-from metering_dagster.local.stack import USAGE_TABLE, LocalStack, create_tables, running_stack
+from metering_dagster.devstack.loading import load
+from metering_dagster.devstack.sample import SORT_KEY, SampleRow
+from metering_dagster.devstack.stack import USAGE_TABLE, LocalStack, create_tables, running_stack
 
 NOW = datetime(2026, 3, 10, 12, 30, tzinfo=UTC)
 HOUR = "2026-03-10T10"

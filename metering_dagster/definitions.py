@@ -10,25 +10,25 @@ from typing import Any
 
 import dagster as dg
 
-from metering_dagster.billing import assets as billing_room
-from metering_dagster.billing.deployment import Billing
-from metering_dagster.billing.io_manager import billing_changes_io
-from metering_dagster.billing.sensors import billing_changes_sensor
-from metering_dagster.errors import SettingsError
-from metering_dagster.expiry.assets import age_out_job, expired_usage
-from metering_dagster.expiry.schedules import age_out_schedules
-from metering_dagster.ledger.assets import metering_report, refresh_report_job, report_schedule
-from metering_dagster.licenses.event_job import apply_marketplace_events
-from metering_dagster.licenses.event_sensor import marketplace_events_sensor
-from metering_dagster.licenses.finalize_job import finalize_deprovisioned
-from metering_dagster.licenses.flush_job import flush_deprovisioning
-from metering_dagster.licenses.flush_sensors import licence_sensors
-from metering_dagster.metering.assets import external_assets, hourly_assets, meter_hour_job, mode_of
-from metering_dagster.metering.deployment import Deployment
-from metering_dagster.metering.partitions import FIRST_HOUR, daily, hourly
-from metering_dagster.metering.schedules import meter_schedules
+from metering_dagster.alerting.defs.sensors import run_failures_sensor
+from metering_dagster.billing_changes.defs import assets as billing_room
+from metering_dagster.billing_changes.defs.io_manager import billing_changes_io
+from metering_dagster.billing_changes.defs.sensors import billing_changes_sensor
+from metering_dagster.billing_changes.services.deployment import Billing
+from metering_dagster.core.errors import SettingsError
+from metering_dagster.expiry.defs.assets import age_out_job, expired_usage
+from metering_dagster.expiry.defs.schedules import age_out_schedules
+from metering_dagster.licenses.defs.event_job import apply_marketplace_events
+from metering_dagster.licenses.defs.event_sensor import marketplace_events_sensor
+from metering_dagster.licenses.defs.finalize_job import finalize_deprovisioned
+from metering_dagster.licenses.defs.flush_job import flush_deprovisioning
+from metering_dagster.licenses.defs.flush_sensors import licence_sensors
+from metering_dagster.metering.defs.assets import external_assets, hourly_assets, meter_hour_job, mode_of
+from metering_dagster.metering.defs.partitions import FIRST_HOUR, daily, hourly
+from metering_dagster.metering.defs.schedules import meter_schedules
+from metering_dagster.metering.services.deployment import Deployment
+from metering_dagster.reporting.defs.assets import metering_report, refresh_report_job, report_schedule
 from metering_dagster.settings import Settings, read_settings
-from metering_dagster.watch.sensors import run_failures_sensor
 
 
 def build_defs(

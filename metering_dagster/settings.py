@@ -17,12 +17,12 @@ from ipaddress import ip_address
 from typing import TypeVar
 from urllib.parse import SplitResult, urlsplit
 
-from metering_dagster.cron import ticks_every_hour
-from metering_dagster.errors import SettingsError
-from metering_dagster.hours import clamp_lock
-from metering_dagster.masking import mask_text
-from metering_dagster.metering.quantities import Quantities
-from metering_dagster.setting_names import is_of_kubernetes, is_ours, meant
+from metering_dagster.core.cron import ticks_every_hour
+from metering_dagster.core.errors import SettingsError
+from metering_dagster.core.hours import clamp_lock
+from metering_dagster.core.masking import mask_text
+from metering_dagster.core.setting_names import is_of_kubernetes, is_ours, meant
+from metering_dagster.metering.rules.quantities import Quantities
 
 T = TypeVar("T")
 E = TypeVar("E", bound=StrEnum)

@@ -14,8 +14,8 @@ import pytest
 from alembic.config import Config
 from alembic.script import ScriptDirectory
 
-from metering_dagster.local.sandbox import Sandbox
-from metering_dagster.local.stack import LocalStack, running_stack
+from metering_dagster.devstack.sandbox import Sandbox
+from metering_dagster.devstack.stack import LocalStack, running_stack
 from tests.dynamodb_local import running_dynamodb_local
 from tests.memory_stack import MemoryStack
 from tests.world import World

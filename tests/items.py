@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
-from metering_dagster import dynamodb
+from metering_dagster.core.aws import dynamodb
 
 LICENCE = "arn:aws:license-manager::111122223333:license:l-0123456789abcdef"
 OTHER_LICENCE = "arn:aws:license-manager::111122223333:license/l-fedcba9876543210"

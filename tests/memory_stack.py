@@ -7,8 +7,8 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from metering_dagster.aws import Clients
-from metering_dagster.local.stack import LocalStack
+from metering_dagster.core.aws.clients import Clients
+from metering_dagster.devstack.stack import LocalStack
 from metering_dagster.settings import Settings
 from tests.simulation.memory import MemoryDynamoDB, MemoryMarketplace, MemoryQueues
 from tests.simulation.memory.queues import url_of

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from metering_dagster import hours
-from metering_dagster.local.demo import check_instant, rehearsal_instant
-from metering_dagster.local.sandbox import SandboxClient
-from metering_dagster.local.stack import USAGE_TABLE, create_tables, running_stack
+from metering_dagster.core import hours
+from metering_dagster.devstack.demo import check_instant, rehearsal_instant
+from metering_dagster.devstack.sandbox import SandboxClient
+from metering_dagster.devstack.stack import USAGE_TABLE, create_tables, running_stack
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -17,12 +17,12 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as effort
 from hypothesis import strategies as st
 
-from metering_dagster.billing.answer import instant_text
+from metering_dagster.billing_changes.rules.feed_response import instant_text
 from metering_dagster.cli import main
 from metering_dagster.settings import read_settings
-from tests.billing.conftest import filled_by_hand
-from tests.billing.filling import BillingTables, tenant
-from tests.billing.materialising import materialise
+from tests.billing_changes.conftest import filled_by_hand
+from tests.billing_changes.filling import BillingTables, tenant
+from tests.billing_changes.materialising import materialise
 
 ROOT = Path(__file__).resolve().parents[1]
 HOUR = timedelta(hours=1)

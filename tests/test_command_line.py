@@ -7,11 +7,11 @@ import pytest
 PROGRAMS = {
     "tests.simulation.__main__": ("--seeds", "--first", "--jobs"),
     "tests.simulation.planted.__main__": ("--most", "--first", "--jobs"),
-    "tests.billing.simulation": ("--seeds",),
+    "tests.billing_changes.simulation": ("--seeds",),
     "tests.crash.__main__": ("--kills",),
     "benchmarks.billing": ("--rows",),
 }
-FROM_ZERO = [("tests.billing.simulation", "--first"), ("tests.crash.__main__", "--seed")]
+FROM_ZERO = [("tests.billing_changes.simulation", "--first"), ("tests.crash.__main__", "--seed")]
 NUMBERS = [(name, option, text) for name, options in PROGRAMS.items() for option in options
            for text in ("0", "-3", "1.5", "many", "")]  # fmt: skip
 

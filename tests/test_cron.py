@@ -5,7 +5,7 @@ from dagster._vendored.croniter import croniter
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from metering_dagster.cron import ticks_every_hour
+from metering_dagster.core.cron import ticks_every_hour
 
 DAY, WEEKDAY = 2, 4
 

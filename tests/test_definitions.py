@@ -8,13 +8,9 @@ from datetime import UTC, datetime
 import dagster as dg
 import pytest
 
+from metering_dagster.core.errors import SettingsError
 from metering_dagster.definitions import build_defs
-from metering_dagster.errors import SettingsError
-from metering_dagster.metering.ops import (
-    aggregate_groups,
-    discover_pending,
-    submit_batches,
-)
+from metering_dagster.metering.defs.ops import aggregate_groups, discover_pending, submit_batches
 from metering_dagster.settings import Mode, Settings
 
 HOURLY = ["pending_usage", "aggregated_usage", "metered_usage"]

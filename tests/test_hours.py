@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metering_dagster import hours
-from metering_dagster.errors import UnknownShardError
-from metering_dagster.hours import HOUR
+from metering_dagster.core import hours
+from metering_dagster.core.errors import UnknownShardError
+from metering_dagster.core.hours import HOUR
 
 NOW = datetime(2026, 11, 28, 12, 20, 30, tzinfo=UTC)
 MONTH_STARTS = [

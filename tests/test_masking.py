@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metering_dagster.errors import MeteringError
-from metering_dagster.masking import (
+from metering_dagster.core.errors import MeteringError
+from metering_dagster.core.masking import (
     digest,
     licence_in,
     markdown_list,

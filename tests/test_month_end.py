@@ -11,11 +11,11 @@ from decimal import Decimal
 import dagster as dg
 import pytest
 
-from metering_dagster import hours
+from metering_dagster.core import hours
+from metering_dagster.core.hours import HOUR
 from metering_dagster.definitions import build_defs
-from metering_dagster.expiry.sweep import hours_of_sweep, sweep
-from metering_dagster.hours import HOUR
-from metering_dagster.metering.metadata import PENDING_AGGREGATES, PENDING_ROWS
+from metering_dagster.expiry.services.sweep import hours_of_sweep, sweep
+from metering_dagster.metering.defs.metadata import PENDING_AGGREGATES, PENDING_ROWS
 from tests.items import Item, a_usage
 from tests.world import World
 

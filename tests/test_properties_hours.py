@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta, timezone
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metering_dagster import hours
-from metering_dagster.hours import HOUR
+from metering_dagster.core import hours
+from metering_dagster.core.hours import HOUR
 
 GRACE_ENDS = timedelta(hours=6)
 months = st.tuples(st.integers(2026, 2032), st.integers(1, 12))

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from metering_dagster.errors import SettingsError
-from metering_dagster.metering.quantities import Quantities
+from metering_dagster.core.errors import SettingsError
+from metering_dagster.metering.rules.quantities import Quantities
 from metering_dagster.settings import Mode, Settings, SettingsWarning, is_loopback, read_settings
 
 TABLES = {"USAGE_TABLE": "usage", "AGGREGATED_USAGE_TABLE": "aggregated", "SUBSCRIBERS_TABLE": "subscribers"}

@@ -21,19 +21,19 @@ import dagster as dg
 from dagster._core.execution.plan.objects import StepFailureData
 from dagster._serdes import serialize_value
 
-from metering_dagster import hours
+from metering_dagster.core import hours
+from metering_dagster.core.aws.dynamodb import create_table, pages
 from metering_dagster.definitions import build_defs
-from metering_dagster.dynamodb import create_table, pages
-from metering_dagster.local.sandbox import BilledRecord, Call, Sandbox
-from metering_dagster.local.stack import LocalStack
-from metering_dagster.metering import aggregated_table, subscribers_table, usage_table
-from metering_dagster.metering.aggregation import aggregate
-from metering_dagster.metering.aggregation_report import Aggregation, Tell
-from metering_dagster.metering.deployment import Deployment
-from metering_dagster.metering.discovery import Discovery, discover
-from metering_dagster.metering.guard import refuse_open_hour
-from metering_dagster.metering.quota import Quota
-from metering_dagster.metering.submission import Submission, Submitter
+from metering_dagster.devstack.sandbox import BilledRecord, Call, Sandbox
+from metering_dagster.devstack.stack import LocalStack
+from metering_dagster.metering.rules.hour_guard import refuse_open_hour
+from metering_dagster.metering.services.aggregation import aggregate
+from metering_dagster.metering.services.aggregation_report import Aggregation, Tell
+from metering_dagster.metering.services.deployment import Deployment
+from metering_dagster.metering.services.discovery import Discovery, discover
+from metering_dagster.metering.services.submission import Submission, Submitter
+from metering_dagster.metering.stores import aggregated_table, subscribers_table, usage_table
+from metering_dagster.metering.stores.rate_limiter import Quota
 from metering_dagster.settings import Mode, Settings
 from tests.items import ACCOUNT, DIMENSION, HOUR, LICENCE, Item, a_usage, an_aggregate, plain
 from tests.memory_stack import MemoryClients, MemoryStack

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
-from metering_dagster.dynamodb import create_table, pages
-from metering_dagster.metering import aggregated_table, subscribers_table, usage_table
+from metering_dagster.core.aws.dynamodb import create_table, pages
+from metering_dagster.metering.stores import aggregated_table, subscribers_table, usage_table
 from tests.memory_stack import MemoryStack
 from tests.simulation.memory import MemoryDynamoDB
 from tests.world import World

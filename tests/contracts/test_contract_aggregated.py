@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from metering_dagster import dynamodb
-from metering_dagster.hours import parse_bucket
-from metering_dagster.metering.group_steps import Commit
-from metering_dagster.metering.groups import judge_group
-from metering_dagster.metering.quantities import Quantities
-from metering_dagster.metering.reasons import RecordStatus
-from metering_dagster.metering.records import RecordEnd
-from metering_dagster.metering.rows import GroupKey
+from metering_dagster.core.aws import dynamodb
+from metering_dagster.core.hours import parse_bucket
+from metering_dagster.metering.rules.aggregate_group import judge_group
+from metering_dagster.metering.rules.group_steps import Commit
+from metering_dagster.metering.rules.quantities import Quantities
+from metering_dagster.metering.rules.raw_row import GroupKey
+from metering_dagster.metering.rules.statuses import RecordStatus
+from metering_dagster.metering.rules.usage_record import RecordEnd
 from tests.contracts.late_index import indexes_stand_still
 from tests.items import ACCOUNT, DIMENSION, HOUR, LICENCE, a_usage, an_aggregate, some_usage
 

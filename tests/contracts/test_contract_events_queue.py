@@ -5,10 +5,10 @@ from collections import Counter
 
 import pytest
 
-from metering_dagster.errors import SettingsError
-from metering_dagster.licenses import events_queue
-from metering_dagster.licenses.events_queue import BATCH, EventsQueue, Message
-from metering_dagster.local.queues import MAX_RECEIVE_COUNT, create_queue
+from metering_dagster.core.errors import SettingsError
+from metering_dagster.devstack.queues import MAX_RECEIVE_COUNT, create_queue
+from metering_dagster.licenses.stores import events_queue
+from metering_dagster.licenses.stores.events_queue import BATCH, EventsQueue, Message
 from tests.conftest import MEMORY, MINISTACK
 from tests.contracts.engines import deviates
 from tests.memory_stack import MemoryStack

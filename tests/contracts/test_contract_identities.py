@@ -6,13 +6,13 @@ from decimal import Decimal
 
 import pytest
 
-from metering_dagster import dynamodb
-from metering_dagster.hours import parse_bucket
-from metering_dagster.metering import own_items
-from metering_dagster.metering.groups import Aggregate
-from metering_dagster.metering.identities import identity_key
-from metering_dagster.metering.rows import GroupKey
-from metering_dagster.transactions import Fate, transact
+from metering_dagster.core.aws import dynamodb
+from metering_dagster.core.aws.transactions import Fate, transact
+from metering_dagster.core.hours import parse_bucket
+from metering_dagster.metering.rules import own_item_keys
+from metering_dagster.metering.rules.aggregate_group import Aggregate
+from metering_dagster.metering.rules.raw_row import GroupKey
+from metering_dagster.metering.stores.identities import identity_key
 from tests.items import ACCOUNT, DIMENSION, HOUR, a_usage, an_aggregate
 
 PRODUCT, CUSTOMER = "prodcode", "cust-1"
@@ -69,7 +69,7 @@ def test_a_holder_that_ended_unbilled_yields(world, identities, status):
 
 def test_a_holder_whose_commit_stands_keeps_it_without_its_aggregate(world, identities):
     identities.claim([FIRST], world.clock.now)
-    hash_key, range_key = own_items.commit_key(FIRST.key)
+    hash_key, range_key = own_item_keys.commit_key(FIRST.key)
     commit = {"licenseArn": {"S": hash_key}, "account_dimension_hour": {"S": range_key}}
     world.client.put_item(TableName=world.names["aggregated"], Item=commit)
     assert identities.claim([TWIN], world.clock.now).refused == {TWIN.key}

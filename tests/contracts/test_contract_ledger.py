@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from metering_dagster.errors import UnreachableError
-from metering_dagster.ledger.files import Ledger
+from metering_dagster.core.errors import UnreachableError
+from metering_dagster.ledger.stores.files import Ledger
 from tests.ledger.test_files import HOUR, an_entry, ledger, told
 
 __all__ = ["ledger"]

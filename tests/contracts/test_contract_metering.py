@@ -1,6 +1,6 @@
 """BatchMeterUsage as the pipeline calls it: in memory, and the sandbox over HTTP.
 
-What the service does with a record is shown of both in tests/local/sandbox; here, what the store makes of its answers.
+tests/devstack/sandbox shows what the service does with a record; here, what the store makes of its answers.
 """
 
 from dataclasses import replace
@@ -9,13 +9,13 @@ from decimal import Decimal
 
 import pytest
 
-from metering_dagster.local.sandbox import Sandbox, faults
-from metering_dagster.metering.batches import MAX_RECORDS, Batch, Lane
-from metering_dagster.metering.marketplace import Answer, CallFailure, Marketplace, Trouble
-from metering_dagster.metering.quantities import Quantities
-from metering_dagster.metering.reasons import RecordStatus
+from metering_dagster.devstack.sandbox import Sandbox, faults
+from metering_dagster.metering.rules.batching import MAX_RECORDS, Batch, Lane
+from metering_dagster.metering.rules.quantities import Quantities
+from metering_dagster.metering.rules.statuses import RecordStatus
+from metering_dagster.metering.stores.metering_api import Answer, CallFailure, Marketplace, Trouble
 from tests.conftest import MEMORY
-from tests.local.sandbox.sandbox_calls import client_of
+from tests.devstack.sandbox.sandbox_calls import client_of
 from tests.metering.builders import ACCOUNT, LICENCE, an_aggregate
 from tests.simulation.memory import MemoryMarketplace
 

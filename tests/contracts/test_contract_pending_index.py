@@ -6,9 +6,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from metering_dagster.metering.own_items import OURS
-from metering_dagster.metering.pending_index import RANGE_KEY, PendingIndex
-from metering_dagster.metering.usage_table import SHAPE
+from metering_dagster.metering.rules.own_item_keys import OURS
+from metering_dagster.metering.stores.pending_index import RANGE_KEY, PendingIndex
+from metering_dagster.metering.stores.usage_table import SHAPE
 from tests.items import HOUR, LICENCE, a_usage, some_usage
 
 KEYS = f"{SHAPE.hash_key}, {SHAPE.range_key}"

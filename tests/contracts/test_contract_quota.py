@@ -2,7 +2,7 @@
 
 import pytest
 
-from metering_dagster.metering.quota import AHEAD_SLOTS, SLOT_SECONDS, URGENT_SLOTS_AT_ONCE, Quota
+from metering_dagster.metering.stores.rate_limiter import AHEAD_SLOTS, SLOT_SECONDS, URGENT_SLOTS_AT_ONCE, Quota
 from tests.items import HOUR, an_aggregate
 from tests.stage import BEGIN
 

@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 from botocore.exceptions import ClientError
 
-from metering_dagster.dynamodb import BATCH_GET_KEYS
+from metering_dagster.core.aws.dynamodb import BATCH_GET_KEYS
 from tests.conftest import MINISTACK
 from tests.contracts.engines import deviates
 from tests.items import HOUR, LICENCE, OTHER_LICENCE, a_usage, an_aggregate, some_usage

@@ -5,9 +5,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from metering_dagster.licenses.events import Event, Kind
-from metering_dagster.licenses.lifecycle import Row
-from metering_dagster.licenses.wiring import subscribers_of
+from metering_dagster.licenses.rules.lifecycle import Row
+from metering_dagster.licenses.rules.lifecycle_event import Event, Kind
+from metering_dagster.licenses.services.connections import subscribers_of
 from tests.contracts.late_index import indexes_stand_still
 from tests.items import ACCOUNT, LICENCE, OTHER_LICENCE, a_deprovisioning, a_subscriber
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from metering_dagster import hours
-from metering_dagster.metering import aggregated_table, usage_table
-from metering_dagster.metering.pending_index import HASH_KEY, PendingIndex
+from metering_dagster.core import hours
+from metering_dagster.metering.stores import aggregated_table, usage_table
+from metering_dagster.metering.stores.pending_index import HASH_KEY, PendingIndex
 from tests.items import a_usage, an_aggregate
 
 NAMED = ["2026-11-28T12", "2026-11-28T10", "2026-11-20T00", "2025-10-24T12"]

@@ -3,10 +3,10 @@
 import pytest
 from botocore.exceptions import ClientError
 
-from metering_dagster.errors import MeteringError
-from metering_dagster.hours import parse_bucket
-from metering_dagster.metering.reasons import RawStatus
-from metering_dagster.metering.rows import GroupKey, RowEnd
+from metering_dagster.core.errors import MeteringError
+from metering_dagster.core.hours import parse_bucket
+from metering_dagster.metering.rules.raw_row import GroupKey, RowEnd
+from metering_dagster.metering.rules.statuses import RawStatus
 from tests.conftest import MINISTACK
 from tests.contracts.engines import deviates
 from tests.contracts.late_index import indexes_stand_still

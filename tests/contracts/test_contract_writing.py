@@ -5,7 +5,7 @@ from decimal import Decimal
 import pytest
 from botocore.exceptions import ClientError
 
-from metering_dagster.transactions import MAX_ACTIONS
+from metering_dagster.core.aws.transactions import MAX_ACTIONS
 from tests.conftest import DYNAMODB_LOCAL, MINISTACK
 from tests.contracts.engines import deviates
 from tests.items import a_usage, plain, some_usage

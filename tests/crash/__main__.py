@@ -10,7 +10,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from metering_dagster.local.stack import running_stack
+from metering_dagster.devstack.stack import running_stack
 from tests.command_line import at_least, positive
 from tests.crash.conductor import Conductor, crash_test
 from tests.crash.judge import Verdict

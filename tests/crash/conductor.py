@@ -17,8 +17,8 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from metering_dagster.local.environment import being
-from metering_dagster.local.stack import LocalStack
+from metering_dagster.devstack.environment import being
+from metering_dagster.devstack.stack import LocalStack
 from tests.crash.crew import FORKED, PATIENCE_SECONDS
 from tests.crash.errands import Errand, Kind
 from tests.crash.judge import Verdict, judge

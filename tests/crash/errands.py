@@ -15,25 +15,25 @@ from pathlib import Path
 
 import dagster as dg
 
+from metering_dagster.core.errors import LeftPendingError, MeteringError
 from metering_dagster.definitions import build_defs
-from metering_dagster.errors import LeftPendingError, MeteringError
-from metering_dagster.expiry.report import Sweep
-from metering_dagster.expiry.sweep import hours_of_sweep, sweep
-from metering_dagster.licenses import events_queue
-from metering_dagster.licenses.application import apply_events
-from metering_dagster.licenses.closing import close_windows, failure_of
-from metering_dagster.licenses.closing_store import ClosingStore
-from metering_dagster.licenses.flush_plan import hours_to_flush
-from metering_dagster.licenses.flush_search import pending_hours
-from metering_dagster.licenses.wiring import events_queue_of, subscribers_of
-from metering_dagster.metering import visit
-from metering_dagster.metering.aggregation import aggregate
-from metering_dagster.metering.aggregation_report import Aggregation
-from metering_dagster.metering.deployment import Deployment
-from metering_dagster.metering.discovery import discover
-from metering_dagster.metering.tables import Slice
-from metering_dagster.metering.ticks import LastRun
-from metering_dagster.metering.windows import Whose
+from metering_dagster.expiry.services.sweep import hours_of_sweep, sweep
+from metering_dagster.expiry.services.sweep_report import Sweep
+from metering_dagster.licenses.rules.flush_plan import hours_to_flush
+from metering_dagster.licenses.services.connections import events_queue_of, subscribers_of
+from metering_dagster.licenses.services.event_application import apply_events
+from metering_dagster.licenses.services.finalization import close_windows, failure_of
+from metering_dagster.licenses.services.flush_search import pending_hours
+from metering_dagster.licenses.stores import events_queue
+from metering_dagster.licenses.stores.open_windows import ClosingStore
+from metering_dagster.metering.rules.flush_window import Whose
+from metering_dagster.metering.rules.run_decision import LastRun
+from metering_dagster.metering.services import hour_run
+from metering_dagster.metering.services.aggregation import aggregate
+from metering_dagster.metering.services.aggregation_report import Aggregation
+from metering_dagster.metering.services.deployment import Deployment
+from metering_dagster.metering.services.discovery import discover
+from metering_dagster.metering.services.tables import Slice
 from metering_dagster.settings import Settings
 from tests.crash.marks import OVER, WORKING, Marks, note_slots
 
@@ -127,8 +127,8 @@ def _meter_hour(deployment: Deployment, bucket: str) -> LastRun | None:
     folded = _fold(deployment, bucket, whose, part)
     _submit(deployment, bucket, whose)
     tables = deployment.tables
-    pending = visit.still_pending(tables, bucket)
-    _raise(visit.arrived_meanwhile(bucket, pending))
+    pending = hour_run.still_pending(tables, bucket)
+    _raise(hour_run.arrived_meanwhile(bucket, pending))
     waiting = folded.held_rows + folded.zero_rows
     return LastRun(deployment.settings.now(), waiting, pending, zero_rows=folded.zero_rows)
 
@@ -161,15 +161,15 @@ def _flush_hour(deployment: Deployment, bucket: str) -> None:
 
 def _fold(deployment: Deployment, bucket: str, whose: Whose, part: Slice) -> Aggregation:
     done = aggregate(deployment.tables, part)
-    unfinished = visit.not_folded(bucket, done)
+    unfinished = hour_run.not_folded(bucket, done)
     if unfinished is not None:
-        visit.send_the_rest(deployment, bucket, whose, done, lambda entry: None)
+        hour_run.send_the_rest(deployment, bucket, whose, done, lambda entry: None)
         raise unfinished
     return done
 
 
 def _begin(deployment: Deployment, bucket: str, whose: Whose) -> Slice | None:
-    beginning = visit.begin(deployment, bucket, whose)
+    beginning = hour_run.begin(deployment, bucket, whose)
     return None if beginning.closed is not None else beginning.part
 
 
@@ -178,7 +178,7 @@ def _submit(deployment: Deployment, bucket: str, whose: Whose) -> None:
     if part is None:
         return
     submission = deployment.submitter(urgent=whose is Whose.DEPROVISIONING).submit(part)
-    _raise(visit.left_pending(bucket, submission, deployment.settings.now()))
+    _raise(hour_run.left_pending(bucket, submission, deployment.settings.now()))
 
 
 def _raise(failure: MeteringError | None) -> None:

@@ -9,10 +9,10 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from metering_dagster.definitions import build_defs
-from metering_dagster.licenses import events_queue
-from metering_dagster.licenses.application import apply_events
-from metering_dagster.licenses.wiring import events_queue_of, subscribers_of
-from metering_dagster.metering.deployment import Deployment
+from metering_dagster.licenses.services.connections import events_queue_of, subscribers_of
+from metering_dagster.licenses.services.event_application import apply_events
+from metering_dagster.licenses.stores import events_queue
+from metering_dagster.metering.services.deployment import Deployment
 from tests.crash.worker import ENDED, FAILED, READY, Order, Teller
 
 RECEIPTS = "receipts"

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from metering_dagster.metering import quota
+from metering_dagster.metering.stores import rate_limiter
 
 _FORM = struct.Struct("<BxHxxxxI40s")
 STARTING, WORKING, OVER = range(3)
@@ -84,14 +84,14 @@ def read_mark(path: Path) -> Mark:
 
 def follow_slots(tell: Callable[[int, float], None]) -> None:
     """Let this process tell, before each call, of the slot of the quota that it goes in, and when it was let go."""
-    wait = quota.Quota.wait
+    wait = rate_limiter.Quota.wait
 
-    def wait_and_tell(self: quota.Quota, *, urgent: bool = False) -> int:
+    def wait_and_tell(self: rate_limiter.Quota, *, urgent: bool = False) -> int:
         slot = wait(self, urgent=urgent)
         tell(slot, time.time())
         return slot
 
-    quota.Quota.wait = wait_and_tell  # type: ignore[method-assign]
+    rate_limiter.Quota.wait = wait_and_tell  # type: ignore[method-assign]
 
 
 def note_slots(path: Path) -> None:
@@ -99,7 +99,7 @@ def note_slots(path: Path) -> None:
     file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)  # for as long as it lives: what is added is whole
 
     def note(slot: int, now: float) -> None:
-        os.write(file, f"{slot * quota.SLOT_SECONDS!r} {now!r}\n".encode())
+        os.write(file, f"{slot * rate_limiter.SLOT_SECONDS!r} {now!r}\n".encode())
 
     follow_slots(note)
 

@@ -6,14 +6,14 @@ Belongs here: the evidence for the project's own decisions. Does not: the decisi
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from metering_dagster import hours
-from metering_dagster.expiry import ticks as expiry_ticks
-from metering_dagster.licenses.closing_rules import is_over
-from metering_dagster.licenses.closing_store import ClosingStore
-from metering_dagster.licenses.flush_search import need_of_flush
-from metering_dagster.metering import ticks
-from metering_dagster.metering.aggregated_table import has_commits
-from metering_dagster.metering.deployment import Deployment
+from metering_dagster.core import hours
+from metering_dagster.expiry.rules import sweep_decision as expiry_ticks
+from metering_dagster.licenses.rules.window_end import is_over
+from metering_dagster.licenses.services.flush_search import need_of_flush
+from metering_dagster.licenses.stores.open_windows import ClosingStore
+from metering_dagster.metering.rules import run_decision
+from metering_dagster.metering.services.deployment import Deployment
+from metering_dagster.metering.stores.aggregated_table import has_commits
 from tests.crash.errands import Errand, Kind
 
 _LOOK_SECONDS = 60.0
@@ -23,11 +23,11 @@ _LOOK_SECONDS = 60.0
 class Memory:
     """What Dagster would remember of runs that came to their end."""
 
-    last_runs: dict[str, ticks.LastRun] = field(default_factory=dict)
+    last_runs: dict[str, run_decision.LastRun] = field(default_factory=dict)
     swept: set[tuple[int, str]] = field(default_factory=set)
     """Shards with the days of their whole sweeps."""
 
-    def keep(self, errand: Errand, found: dict[str, ticks.LastRun] | None) -> None:
+    def keep(self, errand: Errand, found: dict[str, run_decision.LastRun] | None) -> None:
         """Remember what an errand has done."""
         self.last_runs |= found or {}
         if errand.kind is Kind.AGE_OUT and errand.whole and errand.as_of is not None:
@@ -39,10 +39,10 @@ def hours_to_meter(deployment: Deployment, memory: Memory) -> list[str]:
     tick_at = hours.floor_hour(deployment.settings.now())
     wanted = []
     for offset in range(hours.FIRST_OFFSET, hours.LAST_OFFSET + 1):
-        for hour in ticks.hours_of_tick(offset, tick_at):
+        for hour in run_decision.hours_of_tick(offset, tick_at):
             bucket = hours.bucket(hour)
             evidence = _HourEvidence(deployment, memory, bucket)
-            if ticks.decide(hour, tick_at, deployment.settings.lock_hours, evidence).run:
+            if run_decision.decide(hour, tick_at, deployment.settings.lock_hours, evidence).run:
                 wanted.append(bucket)
     return wanted
 
@@ -79,17 +79,17 @@ class _HourEvidence:
     def is_running(self) -> bool:
         return False  # a tick comes when all work of the tick before is done
 
-    def last_run(self) -> ticks.LastRun | None:
+    def last_run(self) -> run_decision.LastRun | None:
         return self.memory.last_runs.get(self.bucket)
 
     def has_commits(self) -> bool:
         probe = self.deployment.probe.aggregates
         return has_commits(probe.client, probe.table, self.bucket)
 
-    def pending(self, expected: ticks.LastRun | None) -> ticks.Pending:
+    def pending(self, expected: run_decision.LastRun | None) -> run_decision.Pending:
         rows, aggregates = (expected.pending_rows, expected.pending_aggregates) if expected else (0, 0)
         probe = self.deployment.probe
-        return ticks.Pending(
+        return run_decision.Pending(
             probe.rows.count(self.bucket, 1 + rows), probe.aggregates.count(self.bucket, 1 + aggregates)
         )  # fmt: skip
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from metering_dagster.ledger.files import Ledger
+from metering_dagster.ledger.stores.files import Ledger
 from tests.crash import worker as points
 from tests.crash.truth import final_items
 from tests.items import an_aggregate, some_usage

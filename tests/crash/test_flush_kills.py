@@ -2,7 +2,7 @@
 
 import pytest
 
-from metering_dagster.ledger.files import Ledger
+from metering_dagster.ledger.stores.files import Ledger
 from tests.crash import worker as points
 from tests.crash.truth import final_items, metered_exactly_once, put_in_parts, usage_of_all_sizes
 from tests.items import HOUR, a_deprovisioning, a_subscriber, a_usage

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from metering_dagster.ledger.files import Ledger
+from metering_dagster.ledger.stores.files import Ledger
 from tests.crash import worker as points
 from tests.crash.truth import final_items, metered_exactly_once, put_in_parts, usage_of_all_sizes
 from tests.items import some_usage

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from metering_dagster.local.stack import LocalStack
+from metering_dagster.devstack.stack import LocalStack
 from tests.crash import events_worker as points
 from tests.crash.crew import Crew
 from tests.crash.events_worker import work_on_events

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from metering_dagster.local.sandbox import faults
-from metering_dagster.metering.quota import MAX_LATE_SECONDS, SLOT_SECONDS
+from metering_dagster.devstack.sandbox import faults
+from metering_dagster.metering.stores.rate_limiter import MAX_LATE_SECONDS, SLOT_SECONDS
 from tests.crash.crew import Crew, Worker
 from tests.crash.worker import SLOT
 from tests.items import LICENCE, an_aggregate

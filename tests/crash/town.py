@@ -15,11 +15,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from metering_dagster.dynamodb import create_table
-from metering_dagster.local.queues import create_queue
-from metering_dagster.local.stack import LocalStack
-from metering_dagster.metering import aggregated_table, subscribers_table, usage_table
-from metering_dagster.metering.deployment import Deployment
+from metering_dagster.core.aws.dynamodb import create_table
+from metering_dagster.devstack.queues import create_queue
+from metering_dagster.devstack.stack import LocalStack
+from metering_dagster.metering.services.deployment import Deployment
+from metering_dagster.metering.stores import aggregated_table, subscribers_table, usage_table
 from metering_dagster.settings import Mode, Settings
 from tests.crash.errands import Place
 from tests.crash.journal import entries
@@ -64,7 +64,7 @@ class Sandbox:
     def start(self) -> None:
         """Let it answer at its address."""
         command = [
-            "metering_dagster.local.sandbox", "--port", str(self.port), "--database", str(self.database),
+            "metering_dagster.devstack.sandbox", "--port", str(self.port), "--database", str(self.database),
             "--now", self.now.isoformat(),
         ]  # fmt: skip
         self._process = launched("sandbox", command, self.folder, {"PYTHONPATH": str(self.project)})

@@ -17,13 +17,14 @@ from typing import Any
 import botocore.session
 import dagster as dg
 
-from metering_dagster import hours
+from metering_dagster.core import hours
 from metering_dagster.definitions import build_defs
-from metering_dagster.expiry.sweep import hours_of_sweep, sweep
-from metering_dagster.ledger import files
-from metering_dagster.licenses import flush_search
-from metering_dagster.metering import aggregation, discovery, usage_table
-from metering_dagster.metering.deployment import Deployment
+from metering_dagster.expiry.services.sweep import hours_of_sweep, sweep
+from metering_dagster.ledger.stores import files
+from metering_dagster.licenses.services import flush_search
+from metering_dagster.metering.services import aggregation, discovery
+from metering_dagster.metering.services.deployment import Deployment
+from metering_dagster.metering.stores import usage_table
 from metering_dagster.settings import Settings
 from tests.crash.marks import follow_slots
 
@@ -48,7 +49,8 @@ for _module in (
     "dagster._core.launcher.default_run_launcher", "dagster._core.run_coordinator",
     "dagster._core.storage.base_storage", "dagster._core.storage.fs_io_manager",
     "dagster._core.storage.local_compute_log_manager",
-    "dagster._core.storage.root", "dagster._core.storage.sqlite_storage", "metering_dagster.metering.submission",
+    "dagster._core.storage.root", "dagster._core.storage.sqlite_storage",
+    "metering_dagster.metering.services.submission",
     "pandas", "pyarrow.fs", "pyarrow.parquet",
 ):  # fmt: skip
     importlib.import_module(_module)

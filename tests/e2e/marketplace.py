@@ -207,7 +207,7 @@ def _schema(*names: str) -> list[dict[str, str]]:
 def running_marketplace(folder: Path, project: Path) -> Iterator[Marketplace]:
     """The emulator and the sandbox, with empty tables; the sandbox's clock stands still."""
     sandbox_command = [
-        "metering_dagster.local.sandbox", "--database", str(folder / "bill.sqlite"), "--now", NOW.isoformat(),
+        "metering_dagster.devstack.sandbox", "--database", str(folder / "bill.sqlite"), "--now", NOW.isoformat(),
     ]  # fmt: skip
     port = free_port()
     emulator_environment = {

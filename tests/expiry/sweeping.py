@@ -7,10 +7,10 @@ from typing import Any
 
 import dagster as dg
 
-from metering_dagster import hours
+from metering_dagster.core import hours
 from metering_dagster.definitions import build_defs
-from metering_dagster.expiry.report import Sweep
-from metering_dagster.expiry.sweep import Tell, ignore, sweep
+from metering_dagster.expiry.services.sweep import Tell, ignore, sweep
+from metering_dagster.expiry.services.sweep_report import Sweep
 from tests.world import World, last_run
 
 OLD = "2026-11-27T06"

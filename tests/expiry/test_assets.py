@@ -5,11 +5,11 @@ from decimal import Decimal
 import dagster as dg
 import pytest
 
-from metering_dagster import hours
+from metering_dagster.core import hours
 from metering_dagster.definitions import build_defs
-from metering_dagster.expiry.report import MOST_LINES, OTHERS, Sweep
-from metering_dagster.ledger.files import Ledger
-from metering_dagster.ledger.report import draw, lines_of_hour, table_of_day
+from metering_dagster.expiry.services.sweep_report import MOST_LINES, OTHERS, Sweep
+from metering_dagster.ledger.stores.files import Ledger
+from metering_dagster.reporting.services.daily_report import draw, lines_of_hour, table_of_day
 from metering_dagster.settings import Mode
 from tests.expiry.sweeping import OLD, OLDER, SHARD, age_out
 from tests.items import OTHER_LICENCE, a_usage, an_aggregate, some_usage

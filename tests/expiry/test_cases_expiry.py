@@ -2,10 +2,10 @@
 
 import pytest
 
-from metering_dagster import hours
-from metering_dagster.expiry.sweep import hours_of_sweep
-from metering_dagster.metering.reasons import RecordStatus
-from metering_dagster.metering.records import RecordEnd
+from metering_dagster.core import hours
+from metering_dagster.expiry.services.sweep import hours_of_sweep
+from metering_dagster.metering.rules.statuses import RecordStatus
+from metering_dagster.metering.rules.usage_record import RecordEnd
 from tests.expiry.sweeping import OLD, age_out, sweep_of
 from tests.items import ACCOUNT, DIMENSION, LICENCE, a_usage, an_aggregate
 

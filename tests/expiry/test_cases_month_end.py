@@ -4,8 +4,8 @@ from collections import Counter
 
 import pytest
 
-from metering_dagster import hours
-from metering_dagster.metering.ticks import hours_of_tick
+from metering_dagster.core import hours
+from metering_dagster.metering.rules.run_decision import hours_of_tick
 from tests.expiry.sweeping import age_out
 from tests.items import LICENCE, OTHER_ACCOUNT, OTHER_LICENCE, a_deprovisioning, a_usage, an_aggregate
 from tests.world import World

@@ -2,9 +2,9 @@
 
 import pytest
 
-from metering_dagster import hours
-from metering_dagster.expiry.sweep import sweep, sweep_unreachable
-from metering_dagster.ledger.files import Ledger
+from metering_dagster.core import hours
+from metering_dagster.expiry.services.sweep import sweep, sweep_unreachable
+from metering_dagster.ledger.stores.files import Ledger
 from metering_dagster.settings import Mode
 from tests.expiry.sweeping import OLD, age_out
 from tests.items import (

@@ -2,12 +2,12 @@
 
 import pytest
 
-from metering_dagster import hours
-from metering_dagster.errors import CallerError, UnreachableError
-from metering_dagster.expiry import endings
-from metering_dagster.expiry.report import ROWS_ENDED
-from metering_dagster.metering.isolation import GIVE_UP
-from metering_dagster.metering.pending_index import PendingIndex
+from metering_dagster.core import hours
+from metering_dagster.core.errors import CallerError, UnreachableError
+from metering_dagster.expiry.services import endings
+from metering_dagster.expiry.services.sweep_report import ROWS_ENDED
+from metering_dagster.metering.rules.isolation import GIVE_UP
+from metering_dagster.metering.stores.pending_index import PendingIndex
 from tests.expiry.sweeping import OLD, OLDER, age_out, sweep_of
 from tests.items import HOUR, OTHER_ACCOUNT, OTHER_LICENCE, a_usage, an_aggregate, some_usage
 from tests.world import World

@@ -7,9 +7,9 @@ from datetime import UTC, date, datetime, timedelta
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metering_dagster import hours
-from metering_dagster.expiry.ticks import NEWEST, Decision, Found, decide, earlier_days, whole_sweep_due
-from metering_dagster.hours import HOUR
+from metering_dagster.core import hours
+from metering_dagster.core.hours import HOUR
+from metering_dagster.expiry.rules.sweep_decision import NEWEST, Decision, Found, decide, earlier_days, whole_sweep_due
 
 TURN = datetime(2026, 12, 1, tzinfo=UTC)
 instants = st.timedeltas(timedelta(days=-3), timedelta(days=3)).map(lambda passed: TURN + passed)

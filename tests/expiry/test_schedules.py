@@ -5,11 +5,11 @@ from datetime import UTC, datetime, timedelta
 import dagster as dg
 import pytest
 
-from metering_dagster import hours
+from metering_dagster.core import hours
+from metering_dagster.core.errors import SettingsError
 from metering_dagster.definitions import build_defs
-from metering_dagster.errors import SettingsError
-from metering_dagster.expiry.assets import age_out_job, expired_usage
-from metering_dagster.expiry.schedules import age_out_schedules, answer
+from metering_dagster.expiry.defs.assets import age_out_job, expired_usage
+from metering_dagster.expiry.defs.schedules import age_out_schedules, answer
 from metering_dagster.settings import Settings
 from tests.expiry.sweeping import OLD, SHARD, age_out
 from tests.items import a_usage, an_aggregate

@@ -5,15 +5,15 @@ from decimal import Decimal
 
 import pytest
 
-from metering_dagster import hours
-from metering_dagster.errors import TableError
-from metering_dagster.expiry.sweep import WINDOW, hours_of_sweep, sweep
-from metering_dagster.metering.aggregation import aggregate
-from metering_dagster.metering.group_steps import Commit
-from metering_dagster.metering.groups import judge_group
-from metering_dagster.metering.quantities import Quantities
-from metering_dagster.metering.rows import GroupKey
-from metering_dagster.metering.tables import Slice
+from metering_dagster.core import hours
+from metering_dagster.core.errors import TableError
+from metering_dagster.expiry.services.sweep import WINDOW, hours_of_sweep, sweep
+from metering_dagster.metering.rules.aggregate_group import judge_group
+from metering_dagster.metering.rules.group_steps import Commit
+from metering_dagster.metering.rules.quantities import Quantities
+from metering_dagster.metering.rules.raw_row import GroupKey
+from metering_dagster.metering.services.aggregation import aggregate
+from metering_dagster.metering.services.tables import Slice
 from metering_dagster.settings import Mode
 from tests.expiry.sweeping import OLD, OLDER, SHARD, sweep_of
 from tests.items import (

@@ -1,7 +1,7 @@
 """Any aggregate, and any item in the place of one of ours: it costs itself at most, and the hour beside it is billed.
 
 Belongs here: items of the aggregated and the subscribers table, of every type in every attribute. Does not: what each
-fault is called (tests/metering/test_records.py).
+fault is called (tests/metering/test_usage_record.py).
 """
 
 from typing import Any
@@ -9,8 +9,8 @@ from typing import Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from metering_dagster.metering.reasons import Reason, RecordStatus
-from metering_dagster.metering.rows import OURS
+from metering_dagster.metering.rules.raw_row import OURS
+from metering_dagster.metering.rules.statuses import Reason, RecordStatus
 from tests.hostile.effort import examples
 from tests.hostile.secrets import ACCOUNT, LICENCE, OTHER_ACCOUNT, assert_nothing_leaks
 from tests.hostile.stored import ALLOCATIONS, BYTES, VALUES

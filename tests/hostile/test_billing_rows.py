@@ -13,15 +13,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from sqlalchemy import create_engine, text
 
-from metering_dagster.billing.deployment import Billing
-from metering_dagster.billing.feed import changes, frame
-from metering_dagster.billing.look import look
-from metering_dagster.billing.reconcile import Days
-from metering_dagster.billing.words import answer_csv, answer_json, answer_text
-from metering_dagster.errors import DatabaseError
+from metering_dagster.billing_changes.feed import changes, frame
+from metering_dagster.billing_changes.rules.reconcile import Days
+from metering_dagster.billing_changes.services.deployment import Billing
+from metering_dagster.billing_changes.services.poll import look
+from metering_dagster.cli.changes_output import answer_csv, answer_json, answer_text
+from metering_dagster.core.errors import DatabaseError
 from metering_dagster.settings import Settings
-from tests.billing.conftest import filled_by_hand, fresh_database
-from tests.billing.filling import BillingTables, tenant
+from tests.billing_changes.conftest import filled_by_hand, fresh_database
+from tests.billing_changes.filling import BillingTables, tenant
 from tests.hostile.effort import examples
 from tests.hostile.secrets import assert_nothing_leaks
 from tests.mariadb import running_server

@@ -1,7 +1,7 @@
 """Any cursor: a tick goes on from it, or begins anew and says so; it never fails, and it never falls silent.
 
 Belongs here: what the sensors find in the place of their cursor. Does not: what a good one brings back
-(tests/watch/test_memory.py, tests/billing/test_memory.py).
+(tests/alerting/test_cursor.py, tests/billing_changes/test_cursor.py).
 """
 
 import json
@@ -13,15 +13,15 @@ import dagster as dg
 import pytest
 from hypothesis import example, given
 
-from metering_dagster.billing import memory as billing_memory
-from metering_dagster.billing.deployment import Billing
+from metering_dagster.alerting.rules import cursor as watch_memory
+from metering_dagster.alerting.rules.alert_text import Alert
+from metering_dagster.billing_changes.rules import cursor as billing_memory
+from metering_dagster.billing_changes.services.deployment import Billing
 from metering_dagster.definitions import build_defs
-from metering_dagster.metering.deployment import Deployment
-from metering_dagster.operations.alerts import Alert
+from metering_dagster.metering.services.deployment import Deployment
 from metering_dagster.settings import Settings
-from metering_dagster.watch import memory as watch_memory
-from tests.billing.conftest import filled_by_hand
-from tests.billing.filling import tenant
+from tests.billing_changes.conftest import filled_by_hand
+from tests.billing_changes.filling import tenant
 from tests.hostile.broken import DEEP, broken_text
 from tests.hostile.effort import examples
 

@@ -9,8 +9,8 @@ import json
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from metering_dagster.licenses import application
-from metering_dagster.licenses.wiring import events_queue_of, subscribers_of
+from metering_dagster.licenses.services import event_application
+from metering_dagster.licenses.services.connections import events_queue_of, subscribers_of
 from tests.hostile.broken import DEEP, broken_text
 from tests.hostile.effort import examples
 from tests.hostile.secrets import ACCOUNT, LICENCE, OTHER_ACCOUNT, OTHER_LICENCE, assert_nothing_leaks
@@ -45,7 +45,7 @@ def test_a_body_of_any_kind_keeps_no_other_event_from_being_applied(bodies, stor
     for body in [*bodies[:2], good, *bodies[2:]]:
         world.queues.send("events", body)
     deployment = world.deployment
-    report = application.apply_events(events_queue_of(deployment), subscribers_of(deployment), clock=lambda: 0.0)
+    report = event_application.apply_events(events_queue_of(deployment), subscribers_of(deployment), clock=lambda: 0.0)
     assert report.fault is None, report.fault
     (applied,) = [item for item in world.items("subscribers") if item["licenseArn"] == OTHER_LICENCE]
     assert applied["subscriptionStatus"] == "active"

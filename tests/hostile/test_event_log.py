@@ -2,7 +2,7 @@
 run rather than not.
 
 Belongs here: what others than our runs report or tag. Does not: cursors (test_cursors), what our own runs report
-(tests/metering/test_schedules.py, tests/billing/test_billing_sensor.py).
+(tests/metering/test_schedules.py, tests/billing_changes/test_billing_sensor.py).
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -17,21 +17,21 @@ from dagster._core.events.log import EventLogEntry
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from metering_dagster import hours
-from metering_dagster.billing.deployment import Billing
-from metering_dagster.billing.metadata import READ_AT, STATE
+from metering_dagster.alerting.defs.run_failures import FailedRun, alert_of_run, is_settled
+from metering_dagster.alerting.rules import unclosed_hours
+from metering_dagster.alerting.rules.alert_text import subject_line, text
+from metering_dagster.billing_changes.defs.metadata import READ_AT, STATE
+from metering_dagster.billing_changes.services.deployment import Billing
+from metering_dagster.core import hours
+from metering_dagster.core.dagster_history import MOST_COUNTED, count_of, text_of
 from metering_dagster.definitions import build_defs
-from metering_dagster.history import MOST_COUNTED, count_of, text_of
-from metering_dagster.ledger.assets import REPORT, _last_digest
-from metering_dagster.metering.evidence import AGGREGATED, METERED, HourEvidence
-from metering_dagster.metering.metadata import PENDING_AGGREGATES
-from metering_dagster.metering.ticks import decide
-from metering_dagster.operations.alerts import subject_line, text
+from metering_dagster.metering.defs.hour_status import AGGREGATED, METERED, HourEvidence
+from metering_dagster.metering.defs.metadata import PENDING_AGGREGATES
+from metering_dagster.metering.rules.run_decision import decide
+from metering_dagster.reporting.defs.assets import REPORT, _last_digest
 from metering_dagster.settings import Settings
-from metering_dagster.watch import unclosed
-from metering_dagster.watch.failures import FailedRun, alert_of_run, is_settled
-from tests.billing.conftest import filled_by_hand
-from tests.billing.filling import tenant
+from tests.billing_changes.conftest import filled_by_hand
+from tests.billing_changes.filling import tenant
 from tests.hostile.broken import JSON, ODD
 from tests.hostile.effort import examples
 from tests.hostile.tiny_world import TinyWorld
@@ -120,12 +120,12 @@ def test_counts_that_are_none_leave_no_pending_hour_unasked(instance, world, hel
     hour, now = hours.parse_bucket(HOUR), world.clock.now
     evidence = HourEvidence(instance, world.deployment, HOUR)
     asked = decide(hour, now, 1, evidence)
-    seen = unclosed.look(hour, now, 1, HourEvidence(instance, world.deployment, HOUR))
+    seen = unclosed_hours.look(hour, now, 1, HourEvidence(instance, world.deployment, HOUR))
     assert evidence.doubts or None not in [count_of({"": value}, "") for value in (held, zero, aggregates)]
     if any(is_a_small_count(value) for value in (held, zero)) and not evidence.doubts:
         return  # it may say by chance what is there
     assert asked.run
-    assert isinstance(seen, unclosed.Unclosed)
+    assert isinstance(seen, unclosed_hours.Unclosed)
 
 
 @examples(60, shrink=False)

@@ -1,7 +1,7 @@
 """Any file in the place of one of ours: it is refused in words that name it, and billing goes on.
 
 Belongs here: damaged and foreign files of the ledger, of reported days and of consumers. Does not: what a good one
-holds (tests/ledger/test_files.py, tests/billing/test_day_files.py).
+holds (tests/ledger/test_files.py, tests/billing_changes/test_day_files.py).
 """
 
 import io
@@ -16,17 +16,17 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from metering_dagster.billing.cells import Cell, Side, Signal
-from metering_dagster.billing.day_files import DayFiles, Replacement
-from metering_dagster.billing.feed import acknowledge, new_for
-from metering_dagster.billing.report import DayReport, Row
-from metering_dagster.errors import MeteringError
-from metering_dagster.ledger.entries import Entry, Kind, Outcome
-from metering_dagster.ledger.files import Ledger
-from metering_dagster.ledger.report import lines_of_hour
-from metering_dagster.ledger.standing import standing_of_hour
+from metering_dagster.billing_changes.feed import acknowledge, new_for
+from metering_dagster.billing_changes.rules.cells import Cell, Side, Signal
+from metering_dagster.billing_changes.rules.day_diff import DayReport, Row
+from metering_dagster.billing_changes.stores.day_files import DayFiles, Replacement
+from metering_dagster.core.errors import MeteringError
+from metering_dagster.ledger.rules.entries import Entry, Kind, Outcome
+from metering_dagster.ledger.services.hour_summary import standing_of_hour
+from metering_dagster.ledger.stores.files import Ledger
+from metering_dagster.reporting.services.daily_report import lines_of_hour
 from metering_dagster.settings import Settings
-from tests.billing.filling import tenant
+from tests.billing_changes.filling import tenant
 from tests.hostile.broken import DEEP, TEXTS, broken_text
 from tests.hostile.effort import examples
 from tests.hostile.secrets import ACCOUNT, LICENCE, assert_nothing_leaks

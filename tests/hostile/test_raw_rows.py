@@ -1,7 +1,7 @@
 """Any raw row: it costs its own group at most, and the hour beside it is billed to the unit.
 
 Belongs here: items of the usage table, of every type in every attribute and with any key. Does not: what each fault is
-called (tests/metering/test_rows.py).
+called (tests/metering/test_raw_row.py).
 """
 
 from decimal import Decimal
@@ -9,7 +9,7 @@ from decimal import Decimal
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from metering_dagster.metering.reasons import RawStatus, Reason
+from metering_dagster.metering.rules.statuses import RawStatus, Reason
 from tests.hostile.effort import examples
 from tests.hostile.secrets import ACCOUNT, LICENCE, OTHER_ACCOUNT, OTHER_LICENCE, assert_nothing_leaks
 from tests.hostile.stored import ALLOCATIONS, TEXT, VALUES

@@ -19,11 +19,11 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 import metering_dagster
-from metering_dagster import hours
+from metering_dagster.core import hours
 from metering_dagster.definitions import build_defs
-from tests.billing.changes_runs import a_runs, failure_of
-from tests.billing.conftest import filled_by_hand
-from tests.billing.filling import BillingTables, tenant
+from tests.billing_changes.changes_runs import a_runs, failure_of
+from tests.billing_changes.conftest import filled_by_hand
+from tests.billing_changes.filling import BillingTables, tenant
 from tests.hostile.broken import ODD
 from tests.hostile.effort import examples
 from tests.hostile.secrets import ACCOUNT, LICENCE, PASSWORD, assert_nothing_leaks

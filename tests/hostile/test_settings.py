@@ -10,10 +10,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from metering_dagster import hours
-from metering_dagster.billing.database import Database
+from metering_dagster.billing_changes.stores.database import Database
+from metering_dagster.core import hours
+from metering_dagster.core.errors import MeteringError, SettingsError
 from metering_dagster.definitions import build_defs
-from metering_dagster.errors import MeteringError, SettingsError
 from metering_dagster.settings import SettingsWarning, read_settings
 from tests.hostile.effort import examples
 from tests.hostile.secrets import ACCOUNT, LICENCE, PASSWORD, assert_nothing_leaks

@@ -11,20 +11,22 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any
 
-from metering_dagster import hours
-from metering_dagster.aws import Clients
-from metering_dagster.dynamodb import create_table
-from metering_dagster.errors import MeteringError
-from metering_dagster.expiry.report import Sweep
-from metering_dagster.expiry.sweep import sweep
-from metering_dagster.ledger.entries import Entry, Standing
-from metering_dagster.metering import aggregated_table, checks, metadata, subscribers_table, usage_table, visit
-from metering_dagster.metering.aggregation import aggregate
-from metering_dagster.metering.deployment import Deployment
-from metering_dagster.metering.discovery import discover
-from metering_dagster.metering.quota import Quota
-from metering_dagster.metering.submission import Submitter
-from metering_dagster.metering.windows import Whose
+from metering_dagster.core import hours
+from metering_dagster.core.aws.clients import Clients
+from metering_dagster.core.aws.dynamodb import create_table
+from metering_dagster.core.errors import MeteringError
+from metering_dagster.expiry.services.sweep import sweep
+from metering_dagster.expiry.services.sweep_report import Sweep
+from metering_dagster.ledger.rules.entries import Entry, Standing
+from metering_dagster.metering.defs import checks, metadata
+from metering_dagster.metering.rules.flush_window import Whose
+from metering_dagster.metering.services import hour_run
+from metering_dagster.metering.services.aggregation import aggregate
+from metering_dagster.metering.services.deployment import Deployment
+from metering_dagster.metering.services.discovery import discover
+from metering_dagster.metering.services.submission import Submitter
+from metering_dagster.metering.stores import aggregated_table, subscribers_table, usage_table
+from metering_dagster.metering.stores.rate_limiter import Quota
 from metering_dagster.settings import Mode, Settings
 from tests.items import Item, plain
 from tests.simulation.memory import Around, MemoryDynamoDB, MemoryMarketplace, MemoryQueues
@@ -124,7 +126,7 @@ class TinyWorld:
 
     def _meter(self, hour: str) -> str:
         deployment, mode = self.deployment, Mode.LIVE
-        start = visit.begin(deployment, hour, Whose.EVERYBODY)
+        start = hour_run.begin(deployment, hour, Whose.EVERYBODY)
         assert start.closed is None
         found = discover(deployment.tables, start.part, self.told.append)
         self._show(metadata.of_discovery(mode, found))
@@ -133,15 +135,17 @@ class TinyWorld:
         self._check(checks.of_aggregation(done, Standing(), 0))
         for words in [*done.notes, *done.unsettled, *done.hidden]:
             self.say(words)
-        unfinished = visit.not_folded(hour, done)
+        unfinished = hour_run.not_folded(hour, done)
         submission = deployment.submitter(self.told.append).submit(start.part)
         for words in [*submission.notes, *submission.warnings, *submission.left]:
             self.say(words)
         tables, now = deployment.tables, deployment.settings.now()
-        pending = tables.usage.count_pending(hour), visit.still_pending(tables, hour)
+        pending = tables.usage.count_pending(hour), hour_run.still_pending(tables, hour)
         self._show(metadata.of_submission(mode, submission, Standing(), pending, None))
         self._check(checks.of_submission(hours.closes_at(start.part.hour, now), submission, Standing(), pending))
-        failure = unfinished or visit.left_pending(hour, submission, now) or visit.arrived_meanwhile(hour, pending[1])
+        failure = (
+            unfinished or hour_run.left_pending(hour, submission, now) or hour_run.arrived_meanwhile(hour, pending[1])
+        )
         return self.say(str(failure)) if failure else ""
 
     def age_out(self, hour: str) -> Sweep:

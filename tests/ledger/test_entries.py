@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
-from metering_dagster.ledger.entries import Entry, Kind, Outcome, Standing, standing_of
+from metering_dagster.ledger.rules.entries import Entry, Kind, Outcome, Standing, standing_of
 
 BEGIN = datetime(2026, 11, 28, 12, 0, tzinfo=UTC)
 

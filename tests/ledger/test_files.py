@@ -18,13 +18,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from metering_dagster.errors import DamagedFileError, SettingsError, UnreachableError
-from metering_dagster.ledger import files
-from metering_dagster.ledger.entries import Entry, Kind, Outcome, Standing, standing_of
-from metering_dagster.ledger.files import Ledger
-from metering_dagster.ledger.report import lines_of_hour
-from metering_dagster.ledger.standing import standing_of_hour
-from metering_dagster.local.stack import LocalStack
+from metering_dagster.core.errors import DamagedFileError, SettingsError, UnreachableError
+from metering_dagster.devstack.stack import LocalStack
+from metering_dagster.ledger.rules.entries import Entry, Kind, Outcome, Standing, standing_of
+from metering_dagster.ledger.services.hour_summary import standing_of_hour
+from metering_dagster.ledger.stores import files
+from metering_dagster.ledger.stores.files import Ledger
+from metering_dagster.reporting.services.daily_report import lines_of_hour
 
 HOUR = "2026-11-28T10"
 
@@ -137,7 +137,7 @@ def test_an_unfinished_file_is_no_part_of_the_ledger(tmp_path: Path) -> None:
     root = tmp_path / "ledger"
     killed = (
         "import os, signal; from decimal import Decimal; from metering_dagster.ledger import files;"
-        "from metering_dagster.ledger.entries import Entry; files.BUFFER = 1;"
+        "from metering_dagster.ledger.rules.entries import Entry; files.BUFFER = 1;"
         f"file = files.Ledger({str(root)!r}).file({HOUR!r}, 'run-1', 'live', 'run-1');"
         "file.tell(Entry('record', 'Success', 'l', 'a', 'd', Decimal(1)));"
         "os.kill(os.getpid(), signal.SIGKILL)"

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from metering_dagster.licenses import events_queue
-from metering_dagster.local.stack import LocalStack
+from metering_dagster.devstack.stack import LocalStack
+from metering_dagster.licenses.stores import events_queue
 from tests.licenses.events_world import EventsWorld
 from tests.memory_stack import MemoryStack
 from tests.world import World

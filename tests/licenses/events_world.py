@@ -10,12 +10,12 @@ from typing import Any
 import dagster as dg
 
 from metering_dagster.definitions import build_defs
-from metering_dagster.licenses.application import Report, apply_events
-from metering_dagster.licenses.events_queue import EventsQueue
-from metering_dagster.licenses.wiring import events_queue_of, subscribers_of
-from metering_dagster.local.queues import create_queue
-from metering_dagster.local.stack import LocalStack
-from metering_dagster.metering.deployment import Deployment
+from metering_dagster.devstack.queues import create_queue
+from metering_dagster.devstack.stack import LocalStack
+from metering_dagster.licenses.services.connections import events_queue_of, subscribers_of
+from metering_dagster.licenses.services.event_application import Report, apply_events
+from metering_dagster.licenses.stores.events_queue import EventsQueue
+from metering_dagster.metering.services.deployment import Deployment
 from tests.items import ACCOUNT, LICENCE, a_subscriber
 from tests.world import World, last_run
 

@@ -6,11 +6,11 @@ import threading
 
 import pytest
 
-from metering_dagster.errors import TableError
-from metering_dagster.licenses.application import apply_events
-from metering_dagster.licenses.wiring import events_queue_of, subscribers_of
-from metering_dagster.local.queues import MAX_RECEIVE_COUNT
-from metering_dagster.metering.deployment import Deployment
+from metering_dagster.core.errors import TableError
+from metering_dagster.devstack.queues import MAX_RECEIVE_COUNT
+from metering_dagster.licenses.services.connections import events_queue_of, subscribers_of
+from metering_dagster.licenses.services.event_application import apply_events
+from metering_dagster.metering.services.deployment import Deployment
 from tests.items import LICENCE, a_subscriber
 from tests.licenses.bodies import AMENDED, CREATED, DEPROVISIONED, ENDED, UPDATED, a_body, of_agreement
 

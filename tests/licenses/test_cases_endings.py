@@ -6,9 +6,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from metering_dagster.licenses.closing import close_windows
-from metering_dagster.licenses.closing_store import ClosingStore
-from metering_dagster.licenses.flush_search import need_of_flush
+from metering_dagster.licenses.services.finalization import close_windows
+from metering_dagster.licenses.services.flush_search import need_of_flush
+from metering_dagster.licenses.stores.open_windows import ClosingStore
 from tests.items import LICENCE, OTHER_LICENCE, a_deprovisioning, a_usage
 from tests.world import World
 

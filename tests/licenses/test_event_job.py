@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from botocore.config import Config
 
-from metering_dagster import aws
+from metering_dagster.core.aws import clients
 from metering_dagster.settings import Mode
 from tests.items import ACCOUNT, LICENCE
 from tests.licenses.bodies import CREATED, DEPROVISIONED, ENDED, UPDATED, a_body, of_agreement
@@ -18,8 +18,8 @@ from tests.replier import Replier
 def one_attempt(monkeypatch) -> None:
     """The SDK tries once: its back-off is not what is tested."""
     once = Config(retries={"mode": "standard", "total_max_attempts": 1})
-    monkeypatch.setattr(aws, "_TABLES", aws._TABLES.merge(once))
-    monkeypatch.setattr(aws, "_QUEUE", aws._QUEUE.merge(once))
+    monkeypatch.setattr(clients, "_TABLES", clients._TABLES.merge(once))
+    monkeypatch.setattr(clients, "_QUEUE", clients._QUEUE.merge(once))
 
 
 @pytest.fixture

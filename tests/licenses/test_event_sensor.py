@@ -8,7 +8,7 @@ import pytest
 from dagster._core.events import DagsterEvent
 
 from metering_dagster.definitions import build_defs
-from metering_dagster.licenses import event_sensor
+from metering_dagster.licenses.defs import event_sensor
 from metering_dagster.settings import Mode, Settings
 from tests.licenses.bodies import a_body
 from tests.licenses.events_world import JOB, EventsWorld

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metering_dagster.licenses.events import Event, Kind, Unreadable, parse_event
+from metering_dagster.licenses.rules.lifecycle_event import Event, Kind, Unreadable, parse_event
 from tests.items import ACCOUNT, LICENCE
 from tests.licenses.bodies import AGREEMENT, CREATED, PRODUCT, a_body, of_agreement
 

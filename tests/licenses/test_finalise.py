@@ -5,9 +5,9 @@ from decimal import Decimal
 import pytest
 from botocore.exceptions import ClientError
 
-from metering_dagster.licenses import closing
-from metering_dagster.licenses.closing import close_windows
-from metering_dagster.licenses.closing_store import ClosingStore
+from metering_dagster.licenses.services import finalization
+from metering_dagster.licenses.services.finalization import close_windows
+from metering_dagster.licenses.stores.open_windows import ClosingStore
 from metering_dagster.settings import Mode
 from tests.items import (
     ACCOUNT,
@@ -169,7 +169,7 @@ def test_the_loss_is_in_the_log_before_anything_is_written(world):
 
 def test_windows_are_closed_as_they_are_told_the_oldest_expiry_first(world, monkeypatch):
     """So a run that is ended has got somewhere, and its last word on an hour names all that it lost there."""
-    monkeypatch.setattr(closing, "_PORTION", 1)
+    monkeypatch.setattr(finalization, "_PORTION", 1)
     world.put(a_deprovisioning(OVER), a_deprovisioning("2026-11-28T12:19:59Z", OTHER_LICENCE))
     world.put(a_usage(0, "2"), a_usage(0, "3", licence=OTHER_LICENCE))
     store, seen = a_store(world), []

@@ -2,9 +2,9 @@
 
 import pytest
 
-from metering_dagster.ledger.entries import Kind
-from metering_dagster.ledger.files import Ledger
-from metering_dagster.local.sandbox import faults
+from metering_dagster.devstack.sandbox import faults
+from metering_dagster.ledger.rules.entries import Kind
+from metering_dagster.ledger.stores.files import Ledger
 from metering_dagster.settings import Mode
 from tests.items import (
     ACCOUNT,

@@ -7,9 +7,9 @@ import dagster as dg
 import pytest
 import yaml
 
+from metering_dagster.core.errors import SettingsError
 from metering_dagster.definitions import build_defs
-from metering_dagster.errors import SettingsError
-from metering_dagster.licenses import flush_sensors
+from metering_dagster.licenses.defs import flush_sensors
 from metering_dagster.settings import Mode, Settings
 from tests.items import LICENCE, OTHER_LICENCE, a_deprovisioning, a_usage, an_aggregate
 from tests.world import World

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metering_dagster.licenses.events import Event, Kind
-from metering_dagster.licenses.lifecycle import Row, change_of, concerns, creates
+from metering_dagster.licenses.rules.lifecycle import Row, change_of, concerns, creates
+from metering_dagster.licenses.rules.lifecycle_event import Event, Kind
 from tests.items import ACCOUNT, LICENCE, OTHER_ACCOUNT
 
 NOON = datetime(2026, 11, 28, 12, 0, tzinfo=UTC)

@@ -11,8 +11,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from metering_dagster.licenses.events import Event, Kind
-from metering_dagster.licenses.lifecycle import Row, change_of, concerns, creates
+from metering_dagster.licenses.rules.lifecycle import Row, change_of, concerns, creates
+from metering_dagster.licenses.rules.lifecycle_event import Event, Kind
 from tests.items import ACCOUNT, LICENCE
 
 NOON = datetime(2026, 11, 28, 12, tzinfo=UTC)

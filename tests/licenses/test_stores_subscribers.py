@@ -5,11 +5,11 @@ from datetime import UTC, datetime
 
 import pytest
 
-from metering_dagster.errors import UnreachableError
-from metering_dagster.licenses.application import Effect, apply_event
-from metering_dagster.licenses.events import Event, Kind
-from metering_dagster.licenses.lifecycle import Row
-from metering_dagster.licenses.wiring import subscribers_of
+from metering_dagster.core.errors import UnreachableError
+from metering_dagster.licenses.rules.lifecycle import Row
+from metering_dagster.licenses.rules.lifecycle_event import Event, Kind
+from metering_dagster.licenses.services.connections import subscribers_of
+from metering_dagster.licenses.services.event_application import Effect, apply_event
 from tests.items import ACCOUNT, LICENCE, OTHER_ACCOUNT, OTHER_LICENCE, a_subscriber
 from tests.licenses.bodies import AGREEMENT
 

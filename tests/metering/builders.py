@@ -4,12 +4,12 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
-from metering_dagster.hours import HOUR, bucket
-from metering_dagster.metering.groups import Aggregate
-from metering_dagster.metering.quantities import Allocation, Quantities
-from metering_dagster.metering.reasons import RawStatus
-from metering_dagster.metering.records import StoredAggregate
-from metering_dagster.metering.rows import GroupKey, RawRow, Usage, judge
+from metering_dagster.core.hours import HOUR, bucket
+from metering_dagster.metering.rules.aggregate_group import Aggregate
+from metering_dagster.metering.rules.quantities import Allocation, Quantities
+from metering_dagster.metering.rules.raw_row import GroupKey, RawRow, Usage, judge
+from metering_dagster.metering.rules.statuses import RawStatus
+from metering_dagster.metering.rules.usage_record import StoredAggregate
 
 NOW = datetime(2026, 11, 28, 12, 20, 30, tzinfo=UTC)
 TWO_BACK = datetime(2026, 11, 28, 10, tzinfo=UTC)

@@ -6,14 +6,16 @@ from decimal import Decimal
 import pytest
 from botocore.exceptions import ClientError
 
-from metering_dagster.local.sandbox import faults
-from metering_dagster.metering import aggregated_table, record_ends, sendable, telling
-from metering_dagster.metering.isolation import GIVE_UP
-from metering_dagster.metering.marketplace import Marketplace
-from metering_dagster.metering.quantities import Quantities
+from metering_dagster.devstack.sandbox import faults
+from metering_dagster.metering.rules.isolation import GIVE_UP
+from metering_dagster.metering.rules.quantities import Quantities
+from metering_dagster.metering.services import ledger_entries, sendable
+from metering_dagster.metering.stores import aggregated_table, record_ends
+from metering_dagster.metering.stores.metering_api import Marketplace
 from metering_dagster.settings import Mode
 from tests.conftest import MINISTACK
 from tests.contracts.engines import deviates
+from tests.devstack.sandbox.sandbox_calls import client_of
 from tests.items import (
     ACCOUNT,
     DIMENSION,
@@ -27,7 +29,6 @@ from tests.items import (
     an_allocation,
     filled_up,
 )
-from tests.local.sandbox.sandbox_calls import client_of
 
 PRODUCT = "product-one"
 NOT_TO_BE_READ = ["empty", "null", "list", "no_json", "null_results", "fewer"]
@@ -150,7 +151,7 @@ def breaks_at(step, world, monkeypatch):
     elif step == "recorded":
         ends_raise_for(monkeypatch, LICENCE)
     else:
-        raises_for(monkeypatch, telling, "of_record", LICENCE)
+        raises_for(monkeypatch, ledger_entries, "of_record", LICENCE)
 
 
 def breaks():
@@ -255,7 +256,7 @@ def test_the_license_of_another_product_is_found_and_the_others_are_billed(world
 
 @pytest.mark.case("one_license_of_another_product")
 def test_a_license_at_fault_is_remembered_for_the_run(world, monkeypatch):
-    monkeypatch.setattr("metering_dagster.metering.submission.CALLERS", 1)
+    monkeypatch.setattr("metering_dagster.metering.services.submission.CALLERS", 1)
     world.configure(product_code=PRODUCT)
     world.put(*(an_aggregate("1", licence=licence_of(2), dimension=f"d{place:03}") for place in range(100)))
     world.sandbox.inject(faults.error("InvalidProductCodeException", license_arn=licence_of(2)))
@@ -265,7 +266,7 @@ def test_a_license_at_fault_is_remembered_for_the_run(world, monkeypatch):
 
 @pytest.mark.case("one_license_of_another_product")
 def test_where_the_default_product_is_wrong_for_all_it_rests(world, monkeypatch):
-    monkeypatch.setattr("metering_dagster.metering.submission.CALLERS", 1)
+    monkeypatch.setattr("metering_dagster.metering.services.submission.CALLERS", 1)
     world.configure(product_code=PRODUCT)
     world.put(*an_hour_of(200))
     world.sandbox.inject(faults.error("InvalidProductCodeException"))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from metering_dagster.local.sandbox import faults
+from metering_dagster.devstack.sandbox import faults
 from tests.items import ACCOUNT, HOUR, LICENCE, OTHER_ACCOUNT, OTHER_LICENCE, a_subscriber, a_usage, an_aggregate
 from tests.world import World
 
@@ -86,7 +86,7 @@ def test_an_index_that_lags_behind_the_commits_is_waited_for(world: World):
 
 
 def test_an_index_that_never_shows_the_commits_fails_the_run(world: World, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("metering_dagster.dynamodb.pause", lambda attempt: 0.0)
+    monkeypatch.setattr("metering_dagster.core.aws.dynamodb.pause", lambda attempt: 0.0)
     world.put(*some_good_rows(3))
 
     def hide(parsed: dict, **_: object) -> None:

@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from metering_dagster.ledger.files import Ledger
-from metering_dagster.local.sandbox import faults
-from metering_dagster.masking import printable
+from metering_dagster.core.masking import printable
+from metering_dagster.devstack.sandbox import faults
+from metering_dagster.ledger.stores.files import Ledger
 from tests.items import HOUR, a_usage
 from tests.world import LAST_CALL
 

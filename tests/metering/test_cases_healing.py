@@ -9,11 +9,12 @@ from decimal import Decimal
 import pytest
 from botocore.exceptions import ClientError
 
-from metering_dagster.hours import parse_bucket
-from metering_dagster.local.sandbox import faults
-from metering_dagster.metering import aggregated_table, aggregation, visit
-from metering_dagster.metering.aggregation import aggregate
-from metering_dagster.metering.quantities import Quantities
+from metering_dagster.core.hours import parse_bucket
+from metering_dagster.devstack.sandbox import faults
+from metering_dagster.metering.rules.quantities import Quantities
+from metering_dagster.metering.services import aggregation, hour_run
+from metering_dagster.metering.services.aggregation import aggregate
+from metering_dagster.metering.stores import aggregated_table
 from metering_dagster.settings import Mode
 from tests.conftest import MINISTACK
 from tests.items import (
@@ -214,11 +215,11 @@ def test_each_run_warns_of_a_table_that_was_created_lately(world: World):
     tables = world.deployment.tables
     created = tables.aggregated.created_at()
     assert created is not None
-    words = visit.restored_lately(tables, created + timedelta(hours=29, minutes=59))
+    words = hour_run.restored_lately(tables, created + timedelta(hours=29, minutes=59))
     assert words is not None
     assert "AGGREGATED_USAGE_TABLE" in words
     assert "restored" in words
-    assert visit.restored_lately(tables, created + timedelta(hours=30)) is None
+    assert hour_run.restored_lately(tables, created + timedelta(hours=30)) is None
 
 
 @pytest.mark.case("aggregated_table_restored")

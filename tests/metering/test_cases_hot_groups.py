@@ -4,7 +4,7 @@ from itertools import count
 
 import pytest
 
-from metering_dagster.local.sandbox import faults
+from metering_dagster.devstack.sandbox import faults
 from tests.items import (
     DIMENSION,
     LICENCE,

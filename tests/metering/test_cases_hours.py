@@ -67,7 +67,7 @@ def test_from_six_on_nothing_of_the_last_day_is_sent(world):
 
 @pytest.mark.case("previous_month")
 def test_six_strikes_between_two_calls(world, monkeypatch):
-    monkeypatch.setattr("metering_dagster.metering.submission.CALLERS", 1)
+    monkeypatch.setattr("metering_dagster.metering.services.submission.CALLERS", 1)
     world.at(f"{FIRST}05:59:59Z")
     world.put(*(an_aggregate("1", hour=LAST_DAY, dimension=f"d{number:02}") for number in range(50)))
     world.meanwhile(lambda: world.at(f"{FIRST}06:00:00Z"))  # the first answer is being written down
@@ -79,7 +79,7 @@ def test_six_strikes_between_two_calls(world, monkeypatch):
 
 @pytest.mark.case("previous_month")
 def test_six_strikes_between_two_commits(world, monkeypatch):
-    monkeypatch.setattr("metering_dagster.metering.aggregation.WINDOW_GROUPS", 1)
+    monkeypatch.setattr("metering_dagster.metering.services.aggregation.WINDOW_GROUPS", 1)
     world.at(f"{FIRST}05:59:59Z")
     world.put(*(a_usage(0, "5", hour=LAST_DAY, dimension=dimension) for dimension in ("a", "b")))
     world.meanwhile(lambda: world.at(f"{FIRST}06:00:00Z"))  # the first group is being committed

@@ -7,7 +7,7 @@ import dagster as dg
 import pytest
 
 from metering_dagster.definitions import build_defs
-from metering_dagster.local.sandbox import faults
+from metering_dagster.devstack.sandbox import faults
 from tests.items import HOUR, a_deprovisioning, a_usage, an_aggregate
 from tests.world import World
 

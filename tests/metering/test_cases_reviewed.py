@@ -4,9 +4,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from metering_dagster.metering import own_items
-from metering_dagster.metering.quantities import Quantities
-from metering_dagster.metering.rows import GroupKey
+from metering_dagster.metering.rules import own_item_keys
+from metering_dagster.metering.rules.quantities import Quantities
+from metering_dagster.metering.rules.raw_row import GroupKey
 from tests.items import DIMENSION, HOUR, LICENCE, a_usage, an_aggregate, filled_up, some_usage
 from tests.metering.test_cases_answers import moves_to
 from tests.metering.test_cases_healing import LEGACY, MADE, restore, twins
@@ -97,10 +97,10 @@ def test_a_raw_row_that_fills_its_item_ends(world: World):
 ])  # fmt: skip
 def test_groups_whose_parts_hold_a_hash_never_share_a_commit(other):
     hour = datetime(2026, 11, 28, 10, tzinfo=UTC)
-    first, second = (own_items.commit_key(GroupKey(*parts, hour)) for parts in other)
+    first, second = (own_item_keys.commit_key(GroupKey(*parts, hour)) for parts in other)
     assert first.range_key != second.range_key
-    one = own_items.identity_key("P", "a", "b#c", HOUR)
-    assert one != own_items.identity_key("P", "a#b", "c", HOUR)
+    one = own_item_keys.identity_key("P", "a", "b#c", HOUR)
+    assert one != own_item_keys.identity_key("P", "a#b", "c", HOUR)
 
 
 def test_what_was_put_back_and_breaks_the_contract_by_now_says_that_it_may_have_been_billed(world: World):
@@ -153,7 +153,7 @@ def test_a_commit_whose_answer_was_lost_is_sent_in_the_same_run_though_the_index
 
 
 def test_one_row_that_cannot_be_read_at_discovery_costs_no_other_group_its_bill(world: World, monkeypatch):
-    from metering_dagster.metering import usage_table
+    from metering_dagster.metering.stores import usage_table
 
     world.put(a_usage(0, "1", dimension="good"), a_usage(0, "1", dimension="odd", hour="2026-11-28T09", filed=HOUR))
     read = usage_table._row

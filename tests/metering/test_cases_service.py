@@ -4,7 +4,7 @@ from datetime import datetime
 
 import pytest
 
-from metering_dagster.local.sandbox import faults
+from metering_dagster.devstack.sandbox import faults
 from tests.items import ACCOUNT, DIMENSION, HOUR, LICENCE, OTHER_ACCOUNT, OTHER_LICENCE, a_subscriber, an_aggregate
 from tests.world import World
 
@@ -32,8 +32,8 @@ def billed_before(world: World, quantity: str, dimension: str = DIMENSION) -> No
 
 def the_order_of_calls_is_fixed(monkeypatch) -> None:
     """One call after the other, so that a fault falls on the call it is meant for."""
-    monkeypatch.setattr("metering_dagster.metering.submission.CALLERS", 1)
-    monkeypatch.setattr("metering_dagster.metering.submission.random.shuffle", lambda batches: None)
+    monkeypatch.setattr("metering_dagster.metering.services.submission.CALLERS", 1)
+    monkeypatch.setattr("metering_dagster.metering.services.submission.random.shuffle", lambda batches: None)
 
 
 @pytest.mark.case("non_success_is_never_success")

@@ -3,10 +3,10 @@
 import dagster as dg
 import pytest
 
-from metering_dagster.ledger.entries import Kind
-from metering_dagster.ledger.files import Ledger
-from metering_dagster.local.sandbox import faults
-from metering_dagster.metering import checks
+from metering_dagster.devstack.sandbox import faults
+from metering_dagster.ledger.rules.entries import Kind
+from metering_dagster.ledger.stores.files import Ledger
+from metering_dagster.metering.defs import checks
 from tests.items import HOUR, a_subscriber, a_usage, an_aggregate, some_usage
 from tests.world import LAST_CALL, World
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from botocore.config import Config
 
-from metering_dagster import aws
-from metering_dagster.dynamodb import TableShape, create_table
-from metering_dagster.local.sandbox import faults
-from metering_dagster.metering import aggregated_table, subscribers_table, usage_table
+from metering_dagster.core.aws import clients
+from metering_dagster.core.aws.dynamodb import TableShape, create_table
+from metering_dagster.devstack.sandbox import faults
+from metering_dagster.metering.stores import aggregated_table, subscribers_table, usage_table
 from tests.items import HOUR, LICENCE, OTHER_LICENCE, a_subscriber, a_usage, an_aggregate, some_usage
 from tests.replier import Replier
 from tests.world import World
@@ -28,7 +28,7 @@ ESSENTIAL = ["usage", "aggregated"]
 def one_attempt(monkeypatch) -> None:
     """The SDK tries once: its back-off is not what is tested."""
     once = Config(retries={"mode": "standard", "total_max_attempts": 1})
-    monkeypatch.setattr(aws, "_TABLES", aws._TABLES.merge(once))
+    monkeypatch.setattr(clients, "_TABLES", clients._TABLES.merge(once))
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from metering_dagster.errors import CallerError, ItemRefusedError, TableError, UnreachableError
-from metering_dagster.metering.isolation import GIVE_UP, Failures, stops_the_rest, words_of
+from metering_dagster.core.errors import CallerError, ItemRefusedError, TableError, UnreachableError
+from metering_dagster.metering.rules.isolation import GIVE_UP, Failures, stops_the_rest, words_of
 
 ARN = "arn:aws:license-manager::111122223333:license:l-0123456789abcdef"
 

@@ -7,10 +7,10 @@ from decimal import Decimal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metering_dagster.hours import floor_hour
-from metering_dagster.metering.batches import Batch, Lane, Products, cut_batches
-from metering_dagster.metering.groups import Aggregate
-from metering_dagster.metering.records import api_record, identity
+from metering_dagster.core.hours import floor_hour
+from metering_dagster.metering.rules.aggregate_group import Aggregate
+from metering_dagster.metering.rules.batching import Batch, Lane, Products, cut_batches
+from metering_dagster.metering.rules.usage_record import api_record, identity
 from tests.metering.builders import DECIMAL, INTEGER, LICENCE, NOW, a_key, an_aggregate, longest_allocations
 
 SLACK = 2_000

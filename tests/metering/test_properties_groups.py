@@ -11,10 +11,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from metering_dagster.metering.counted import count, decode, encode, settle
-from metering_dagster.metering.groups import Outcome, Verdict, judge_group, judge_pending
-from metering_dagster.metering.reasons import RawStatus, Reason
-from metering_dagster.metering.rows import RawRow
+from metering_dagster.metering.rules.aggregate_group import Outcome, Verdict, judge_group, judge_pending
+from metering_dagster.metering.rules.committed_rows import count, decode, encode, settle
+from metering_dagster.metering.rules.raw_row import RawRow
+from metering_dagster.metering.rules.statuses import RawStatus, Reason
 from tests.metering.builders import DECIMAL, NOW, a_key, a_row, an_allocation
 
 KEY = a_key()

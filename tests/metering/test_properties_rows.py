@@ -8,8 +8,8 @@ from fractions import Fraction
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from metering_dagster.metering.groups import Aggregate, judge_group
-from metering_dagster.metering.quantities import (
+from metering_dagster.metering.rules.aggregate_group import Aggregate, judge_group
+from metering_dagster.metering.rules.quantities import (
     MAX_DECIMALS,
     Quantities,
     first_fault,
@@ -17,9 +17,9 @@ from metering_dagster.metering.quantities import (
     number_text,
     read_allocations,
 )
-from metering_dagster.metering.reasons import Reason
-from metering_dagster.metering.records import StoredAggregate, api_allocations, api_record, judge_aggregate
-from metering_dagster.metering.rows import RawRow, Usage, group_of, judge, key_fault, parse_timestamp
+from metering_dagster.metering.rules.raw_row import RawRow, Usage, group_of, judge, key_fault, parse_timestamp
+from metering_dagster.metering.rules.statuses import Reason
+from metering_dagster.metering.rules.usage_record import StoredAggregate, api_allocations, api_record, judge_aggregate
 from tests.metering.builders import DECIMAL, INTEGER, LICENCE, NOW, a_key, a_row, an_allocation
 
 modes = st.sampled_from([DECIMAL, INTEGER])

@@ -9,7 +9,7 @@ from boto3.dynamodb.types import TypeDeserializer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metering_dagster.metering.quantities import (
+from metering_dagster.metering.rules.quantities import (
     EXACT,
     Allocation,
     first_fault,
@@ -20,7 +20,7 @@ from metering_dagster.metering.quantities import (
     read_allocations,
     total,
 )
-from metering_dagster.metering.reasons import Reason
+from metering_dagster.metering.rules.statuses import Reason
 from tests.metering.builders import DECIMAL, INTEGER, an_allocation
 
 API = re.compile(r"^(0|[1-9][0-9]{0,9})(\.[0-9]{1,6})?$")

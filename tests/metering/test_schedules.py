@@ -5,9 +5,9 @@ from datetime import UTC, datetime, timedelta
 import dagster as dg
 import pytest
 
-from metering_dagster import hours
+from metering_dagster.core import hours
+from metering_dagster.core.errors import SettingsError
 from metering_dagster.definitions import build_defs
-from metering_dagster.errors import SettingsError
 from metering_dagster.settings import Mode, Settings
 from tests.items import HOUR, a_usage, an_aggregate
 from tests.world import World

@@ -9,14 +9,14 @@ from decimal import Decimal
 
 import pytest
 
-from metering_dagster.hours import parse_bucket
-from metering_dagster.metering.deployment import Deployment
-from metering_dagster.metering.group_steps import Commit
-from metering_dagster.metering.groups import judge_group
-from metering_dagster.metering.quantities import Quantities
-from metering_dagster.metering.reasons import RecordStatus
-from metering_dagster.metering.records import RecordEnd
-from metering_dagster.metering.rows import GroupKey
+from metering_dagster.core.hours import parse_bucket
+from metering_dagster.metering.rules.aggregate_group import judge_group
+from metering_dagster.metering.rules.group_steps import Commit
+from metering_dagster.metering.rules.quantities import Quantities
+from metering_dagster.metering.rules.raw_row import GroupKey
+from metering_dagster.metering.rules.statuses import RecordStatus
+from metering_dagster.metering.rules.usage_record import RecordEnd
+from metering_dagster.metering.services.deployment import Deployment
 from metering_dagster.settings import Mode, Settings
 from tests.items import (
     ACCOUNT,

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from metering_dagster.metering.quota import MAX_LATE_SECONDS, SLOT_SECONDS, SLOTS_AT_ONCE, Quota
+from metering_dagster.metering.stores.rate_limiter import MAX_LATE_SECONDS, SLOT_SECONDS, SLOTS_AT_ONCE, Quota
 from tests.items import an_aggregate
 from tests.stage import BEGIN, Stage, most_in_a_second
 

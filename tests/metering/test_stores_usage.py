@@ -5,10 +5,10 @@ from decimal import Decimal
 
 import pytest
 
-from metering_dagster.hours import parse_bucket
-from metering_dagster.metering.reasons import RawStatus
-from metering_dagster.metering.rows import GroupKey
-from metering_dagster.metering.usage_table import IndexedRow, RowEnd
+from metering_dagster.core.hours import parse_bucket
+from metering_dagster.metering.rules.raw_row import GroupKey
+from metering_dagster.metering.rules.statuses import RawStatus
+from metering_dagster.metering.stores.usage_table import IndexedRow, RowEnd
 from tests.conftest import MINISTACK
 from tests.contracts.engines import deviates
 from tests.items import ACCOUNT, DIMENSION, HOUR, LICENCE, OTHER_LICENCE, a_usage, an_allocation, some_usage

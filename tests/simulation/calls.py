@@ -11,7 +11,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
-from metering_dagster.local.sandbox.bill import BilledRecord
+from metering_dagster.devstack.sandbox.bill import BilledRecord
 from tests.simulation.books import Books, GroupBook, bucket_of, canonical, is_billable, moment
 from tests.simulation.judge import A_MOMENT, Judge, Violation
 from tests.simulation.kernel import Kernel

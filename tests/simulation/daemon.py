@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 
-from metering_dagster import hours
-from metering_dagster.errors import MeteringError
-from metering_dagster.expiry import ticks as expiry_ticks
-from metering_dagster.licenses.closing_rules import is_over
-from metering_dagster.licenses.closing_store import ClosingStore
-from metering_dagster.licenses.flush_search import need_of_flush
-from metering_dagster.licenses.wiring import events_queue_of
-from metering_dagster.metering import ticks
-from metering_dagster.metering.aggregated_table import has_commits
+from metering_dagster.core import hours
+from metering_dagster.core.errors import MeteringError
+from metering_dagster.expiry.rules import sweep_decision as expiry_ticks
+from metering_dagster.licenses.rules.window_end import is_over
+from metering_dagster.licenses.services.connections import events_queue_of
+from metering_dagster.licenses.services.flush_search import need_of_flush
+from metering_dagster.licenses.stores.open_windows import ClosingStore
+from metering_dagster.metering.rules import run_decision
+from metering_dagster.metering.stores.aggregated_table import has_commits
 from tests.simulation import runs
 from tests.simulation.kernel import Kernel
 from tests.simulation.plan import HOUR, Plan
@@ -167,10 +167,10 @@ class Daemon:
         errand = Errand(f"meter_offset_{offset:02d}", is_run=False, started=self.kernel.now)
         deployment = self.deploy(errand)
         until = self.kernel.now + _PROBE_SECONDS
-        for hour in ticks.hours_of_tick(offset, tick_at):
+        for hour in run_decision.hours_of_tick(offset, tick_at):
             bucket = hours.bucket(hour)
             began, was_running = self.kernel.now, self.is_running(bucket)
-            decision = ticks.decide(
+            decision = run_decision.decide(
                 hour, tick_at, deployment.settings.lock_hours, _HourEvidence(self, deployment, bucket, until)
             )
             self.says(decision.reason)
@@ -366,7 +366,7 @@ class _HourEvidence:
     def is_running(self) -> bool:
         return self.daemon.is_running(self.bucket)
 
-    def last_run(self) -> ticks.LastRun | None:
+    def last_run(self) -> run_decision.LastRun | None:
         memory = self.daemon.memories.get(self.bucket)
         return memory.last_run() if memory else None
 
@@ -377,14 +377,14 @@ class _HourEvidence:
         except MeteringError:
             return True
 
-    def pending(self, expected: ticks.LastRun | None) -> ticks.Pending:
+    def pending(self, expected: run_decision.LastRun | None) -> run_decision.Pending:
         rows, aggregates = (expected.pending_rows, expected.pending_aggregates) if expected else (0, 0)
         try:
             probe = self.deployment.probe
             found = probe.rows.count(self.bucket, 1 + rows, self.until)
-            return ticks.Pending(found, probe.aggregates.count(self.bucket, 1 + aggregates, self.until))
+            return run_decision.Pending(found, probe.aggregates.count(self.bucket, 1 + aggregates, self.until))
         except MeteringError as error:
-            return ticks.Pending(0, 0, str(error))
+            return run_decision.Pending(0, 0, str(error))
 
 
 class _ShardEvidence:

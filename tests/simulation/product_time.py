@@ -19,7 +19,7 @@ from typing import Any
 from tests.simulation.kernel import Kernel
 
 _ROOMS = ("metering_dagster.metering", "metering_dagster.expiry", "metering_dagster.licenses")
-_ALONE = ("metering_dagster.dynamodb", "metering_dagster.transactions")
+_ALONE = ("metering_dagster.core.aws.dynamodb", "metering_dagster.core.aws.transactions")
 _FACES = ("assets", "checks", "evidence", "schedules", "metadata", "ops", "partitions", "step_ledger", "event_job")
 """Modules that only Dagster needs; what they import takes seconds, and the simulation does without."""
 
@@ -79,7 +79,7 @@ def _modules() -> list[ModuleType]:
             for name in names
             if name not in _FACES and not name.endswith(("_job", "_sensor", "_sensors"))
         ]
-    return found + [module for name, module in sys.modules.items() if name == "metering_dagster.metering.ops"]
+    return found + [module for name, module in sys.modules.items() if name == "metering_dagster.metering.defs.ops"]
 
 
 @contextmanager

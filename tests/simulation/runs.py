@@ -9,27 +9,28 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from metering_dagster.aws import Clients
-from metering_dagster.errors import LeftPendingError, MeteringError
-from metering_dagster.expiry.metadata import of_sweep
-from metering_dagster.expiry.report import Sweep
-from metering_dagster.expiry.sweep import hours_of_sweep, sweep
-from metering_dagster.ledger.entries import Standing
-from metering_dagster.licenses import application
-from metering_dagster.licenses.closing import close_windows, failure_of
-from metering_dagster.licenses.closing_store import ClosingStore
-from metering_dagster.licenses.flush_plan import hours_to_flush
-from metering_dagster.licenses.flush_search import pending_hours
-from metering_dagster.licenses.wiring import events_queue_of, subscribers_of
-from metering_dagster.metering import metadata, visit
-from metering_dagster.metering.aggregation import aggregate
-from metering_dagster.metering.deployment import Deployment
-from metering_dagster.metering.discovery import discover
-from metering_dagster.metering.quota import Quota
-from metering_dagster.metering.shadow import would_bill
-from metering_dagster.metering.submission import Submission
-from metering_dagster.metering.ticks import LastRun
-from metering_dagster.metering.windows import Whose
+from metering_dagster.core.aws.clients import Clients
+from metering_dagster.core.errors import LeftPendingError, MeteringError
+from metering_dagster.expiry.defs.metadata import of_sweep
+from metering_dagster.expiry.services.sweep import hours_of_sweep, sweep
+from metering_dagster.expiry.services.sweep_report import Sweep
+from metering_dagster.ledger.rules.entries import Standing
+from metering_dagster.licenses.rules.flush_plan import hours_to_flush
+from metering_dagster.licenses.services import event_application
+from metering_dagster.licenses.services.connections import events_queue_of, subscribers_of
+from metering_dagster.licenses.services.finalization import close_windows, failure_of
+from metering_dagster.licenses.services.flush_search import pending_hours
+from metering_dagster.licenses.stores.open_windows import ClosingStore
+from metering_dagster.metering.defs import metadata
+from metering_dagster.metering.rules.flush_window import Whose
+from metering_dagster.metering.rules.run_decision import LastRun
+from metering_dagster.metering.services import hour_run
+from metering_dagster.metering.services.aggregation import aggregate
+from metering_dagster.metering.services.deployment import Deployment
+from metering_dagster.metering.services.discovery import discover
+from metering_dagster.metering.services.shadow import would_bill
+from metering_dagster.metering.services.submission import Submission
+from metering_dagster.metering.stores.rate_limiter import Quota
 from metering_dagster.settings import Settings
 from tests.simulation.kernel import Kernel
 from tests.simulation.memory import MemoryDynamoDB, MemoryMarketplace, MemoryQueues
@@ -133,14 +134,14 @@ class Doing:
 def meter_hour(doing: Doing, bucket: str, memory: Memory) -> None:
     """The job `meter_hour`. It remembers what its steps materialise; `MeteringError` where it fails."""
     whose = Whose.EVERYBODY
-    beginning = visit.begin(doing.deployment, bucket, whose)
+    beginning = hour_run.begin(doing.deployment, bucket, whose)
     if beginning.closed is None:
         _discover(doing, beginning.part)
-        beginning = visit.begin(doing.deployment, bucket, whose)
+        beginning = hour_run.begin(doing.deployment, bucket, whose)
     if beginning.closed is None:
         done = _fold(doing, bucket, beginning.part, whose)
         memory.held_rows, memory.zero_rows = done.held_rows, done.zero_rows
-        beginning = visit.begin(doing.deployment, bucket, whose)
+        beginning = hour_run.begin(doing.deployment, bucket, whose)
     else:
         memory.held_rows = memory.zero_rows = 0
     if beginning.closed is not None:
@@ -148,8 +149,8 @@ def meter_hour(doing: Doing, bucket: str, memory: Memory) -> None:
         return
     submission = _submit(doing, bucket, beginning.part, whose)
     tables, now = doing.deployment.tables, doing.deployment.settings.now()
-    pending = tables.usage.count_pending(bucket), visit.still_pending(tables, bucket)
-    failure = visit.left_pending(bucket, submission, now) or visit.arrived_meanwhile(bucket, pending[1])
+    pending = tables.usage.count_pending(bucket), hour_run.still_pending(tables, bucket)
+    failure = hour_run.left_pending(bucket, submission, now) or hour_run.arrived_meanwhile(bucket, pending[1])
     if failure is not None:
         raise failure
     memory.ended, memory.pending_aggregates = doing.deployment.settings.now(), pending[1]
@@ -157,7 +158,7 @@ def meter_hour(doing: Doing, bucket: str, memory: Memory) -> None:
 
 def shadow(doing: Doing, bucket: str) -> None:
     """The job `meter_hour` of a deployment in shadow mode: it tells the ledger what would be billed."""
-    beginning = visit.begin(doing.deployment, bucket, Whose.EVERYBODY)
+    beginning = hour_run.begin(doing.deployment, bucket, Whose.EVERYBODY)
     if beginning.closed is None:
         _discover(doing, beginning.part)
         doing.entries.clear()
@@ -184,15 +185,15 @@ def flush(doing: Doing) -> None:
 def _flush_hour(doing: Doing, bucket: str) -> None:
     deployment, whose = doing.deployment, Whose.DEPROVISIONING
     for step in (_discover, lambda doing, part: _fold(doing, bucket, part, whose)):
-        beginning = visit.begin(deployment, bucket, whose)
+        beginning = hour_run.begin(deployment, bucket, whose)
         if beginning.closed is not None:
             return
         step(doing, beginning.part)
-    beginning = visit.begin(deployment, bucket, whose)
+    beginning = hour_run.begin(deployment, bucket, whose)
     if beginning.closed is not None:
         return
     submission = _submit(doing, bucket, beginning.part, whose)
-    failure = visit.left_pending(bucket, submission, deployment.settings.now())
+    failure = hour_run.left_pending(bucket, submission, deployment.settings.now())
     if failure is not None:
         raise failure
 
@@ -207,9 +208,9 @@ def _fold(doing: Doing, bucket: str, part: Any, whose: Whose) -> Any:
     done = aggregate(doing.deployment.tables, part, doing.entries.append)
     _say(doing, [*done.notes, *done.unsettled, *done.hidden])
     doing.says(str(metadata.of_aggregation(doing.deployment.mode, done)))
-    unfinished = visit.not_folded(bucket, done)
+    unfinished = hour_run.not_folded(bucket, done)
     if unfinished is not None:
-        sent = visit.send_the_rest(doing.deployment, bucket, whose, done, doing.entries.append)
+        sent = hour_run.send_the_rest(doing.deployment, bucket, whose, done, doing.entries.append)
         doing.says(f"{unfinished}{sent}")
         raise unfinished
     return done
@@ -238,7 +239,7 @@ def finalise(doing: Doing) -> None:
 def apply_events(doing: Doing) -> None:
     """The job `apply_marketplace_events`."""
     deployment = doing.deployment
-    report = application.apply_events(
+    report = event_application.apply_events(
         events_queue_of(deployment), subscribers_of(deployment), clock=lambda: deployment.kernel.now
     )
     _say(doing, [*report.left, *report.refused, *report.notes])

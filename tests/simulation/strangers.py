@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from metering_dagster.local.sandbox.rules import Identity, Usage
+from metering_dagster.devstack.sandbox.rules import Identity, Usage
 from tests.simulation.books import Group, GroupBook, bucket_of, moment, start_of
 from tests.simulation.calls import Teller
 from tests.simulation.daemon import Daemon

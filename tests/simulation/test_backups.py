@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from metering_dagster.dynamodb import create_table
-from metering_dagster.metering import usage_table
+from metering_dagster.core.aws.dynamodb import create_table
+from metering_dagster.metering.stores import usage_table
 from tests.simulation.memory import MemoryDynamoDB
 
 PENDING = "2026-06-01T10"

@@ -13,9 +13,9 @@ from decimal import Decimal
 from typing import Any
 from unittest.mock import patch
 
-from metering_dagster import hours
-from metering_dagster.dynamodb import create_table
-from metering_dagster.metering import aggregated_table, subscribers_table, usage_table
+from metering_dagster.core import hours
+from metering_dagster.core.aws.dynamodb import create_table
+from metering_dagster.metering.stores import aggregated_table, subscribers_table, usage_table
 from metering_dagster.settings import Mode
 from tests.simulation.books import Books, GroupBook, moment
 from tests.simulation.buyers import QUEUE, Market, some_buyers

@@ -17,12 +17,12 @@ import botocore.session
 from botocore import exceptions
 from botocore.parsers import create_parser
 
-from metering_dagster.local.sandbox.bill import Bill, BilledRecord, Outcome, Status
-from metering_dagster.local.sandbox.bill import Call as LoggedCall
-from metering_dagster.local.sandbox.desk import TARGET, Arrival, Desk
-from metering_dagster.local.sandbox.faults import Fault
-from metering_dagster.local.sandbox.rules import Identity, Usage
-from metering_dagster.local.sandbox.world import World
+from metering_dagster.devstack.sandbox.bill import Bill, BilledRecord, Outcome, Status
+from metering_dagster.devstack.sandbox.bill import Call as LoggedCall
+from metering_dagster.devstack.sandbox.desk import TARGET, Arrival, Desk
+from metering_dagster.devstack.sandbox.faults import Fault
+from metering_dagster.devstack.sandbox.rules import Identity, Usage
+from metering_dagster.devstack.sandbox.world import World
 from tests.simulation.memory.calls import Answer, Around, MemoryClient, Request
 
 REGION = "us-east-1"

@@ -7,17 +7,12 @@ comes out right with most of them: they need trouble to do harm, or an eye on ev
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from metering_dagster import dynamodb, hours
-from metering_dagster.licenses import lifecycle
-from metering_dagster.metering import (
-    aggregated_table,
-    groups,
-    marketplace,
-    record_ends,
-    submission,
-    ticks,
-    usage_table,
-)
+from metering_dagster.core import hours
+from metering_dagster.core.aws import dynamodb
+from metering_dagster.licenses.rules import lifecycle
+from metering_dagster.metering.rules import aggregate_group, run_decision
+from metering_dagster.metering.services import submission
+from metering_dagster.metering.stores import aggregated_table, metering_api, record_ends, usage_table
 from tests.simulation.planted.edits import Edit
 
 Bug = Callable[[], Edit]
@@ -57,7 +52,7 @@ def one_page_read() -> Edit:
 
 def fault_of_the_service_taken_for_a_refusal() -> Edit:
     """`InternalServiceErrorException` counts among the codes by which the service refuses a record."""
-    return Edit(marketplace._trouble, {
+    return Edit(metering_api._trouble, {
         "if code in _REFUSED_CODES:": 'if code in _REFUSED_CODES | {"InternalServiceErrorException"}:',
     })  # fmt: skip
 
@@ -83,7 +78,9 @@ def counted_rows_forgotten() -> Edit:
 
 def hold_ended_too_early() -> Edit:
     """A bad row holds its group in the visit that rejects it, and no longer in the next one."""
-    return Edit(groups._weighed, {"if (commit.bad or standing) and not last_call:": "if commit.bad and not last_call:"})
+    return Edit(
+        aggregate_group._weighed, {"if (commit.bad or standing) and not last_call:": "if commit.bad and not last_call:"}
+    )
 
 
 def repeated_event_moves_the_expiry() -> Edit:
@@ -93,7 +90,7 @@ def repeated_event_moves_the_expiry() -> Edit:
 
 def probe_error_taken_for_nothing_to_do() -> Edit:
     """A tick whose look at the hour failed goes by the zeros that came of it."""
-    return Edit(ticks.decide, {"    if pending.failure:\n": "    if False:\n"})
+    return Edit(run_decision.decide, {"    if pending.failure:\n": "    if False:\n"})
 
 
 BUGS: Mapping[str, Bug] = MappingProxyType({bug.__name__: bug for bug in (

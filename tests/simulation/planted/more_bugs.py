@@ -6,22 +6,23 @@ Belongs here: what each one changes. Does not: the ten of the issue (bugs), how 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from metering_dagster import hours
-from metering_dagster.licenses import application
-from metering_dagster.metering import groups, others_aggregates, submission, ticks
+from metering_dagster.core import hours
+from metering_dagster.licenses.services import event_application
+from metering_dagster.metering.rules import aggregate_group, foreign_aggregate, run_decision
+from metering_dagster.metering.services import submission
 from tests.simulation.planted.edits import Edit
 
 
 def called_open_for_too_long() -> Edit:
     """A tick says that an hour is still open for late usage until it is nearly closed."""
-    return Edit(ticks.decide, {
+    return Edit(run_decision.decide, {
         "if hours.is_locked(hour, now, lock_hours):": "if offset <= hours.clamp_lock(lock_hours) + 18:",
     })  # fmt: skip
 
 
 def called_closed_too_early() -> Edit:
     """A tick says that an hour can no longer be billed three hours before that is so."""
-    return Edit(ticks.decide, {
+    return Edit(run_decision.decide, {
         "if not hours.is_billable(hour, now):": "if not hours.is_billable(hour, now) or offset >= 21:",
     })  # fmt: skip
 
@@ -35,7 +36,7 @@ def no_grace_at_a_months_end() -> Edit:
 
 def no_last_call_of_what_is_held() -> Edit:
     """A tick asks for no run of an hour in which nothing has changed, not even at its last call."""
-    return Edit(ticks._with_work, {" and not _is_asked_for_in_any_case(hour, now, last)": ""})
+    return Edit(run_decision._with_work, {" and not _is_asked_for_in_any_case(hour, now, last)": ""})
 
 
 def unprocessed_records_forgotten() -> Edit:
@@ -50,12 +51,12 @@ def unprocessed_records_forgotten() -> Edit:
 
 def allocations_dropped() -> Edit:
     """What the rows say of their allocations is left out of the record."""
-    return Edit(groups._fold_allocations, {"if all(u.allocations is None for u in usages):": "if True:"})
+    return Edit(aggregate_group._fold_allocations, {"if all(u.allocations is None for u in usages):": "if True:"})
 
 
 def late_rows_taken_for_counted() -> Edit:
     """Rows beside a total that their seller submitted count as a part of it, whatever they add up to."""
-    return Edit(others_aggregates._bearers, {"if not figure or not open_rows:": "if True:"})
+    return Edit(foreign_aggregate._bearers, {"if not figure or not open_rows:": "if True:"})
 
 
 def no_receipt() -> Edit:
@@ -65,7 +66,7 @@ def no_receipt() -> Edit:
 
 def unreadable_event_deleted() -> Edit:
     """A message that is no event is deleted from the queue, before its dead-letter queue gets it."""
-    return Edit(application._apply_batch, {
+    return Edit(event_application._apply_batch, {
         'report.left.append(f"message {message.id}: {event.words}")\n':
         'report.left.append(f"message {message.id}: {event.words}")\n            done.append(message)\n',
     })  # fmt: skip

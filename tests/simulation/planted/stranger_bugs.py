@@ -7,21 +7,13 @@ more_bugs), how they are put in (edits).
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from metering_dagster import dynamodb, hours
-from metering_dagster.expiry import sweep
-from metering_dagster.licenses import lifecycle
-from metering_dagster.metering import (
-    aggregation,
-    answers,
-    deployment,
-    groups,
-    hour_regions,
-    identities,
-    lost_commits,
-    others_aggregates,
-    rows,
-    submission,
-)
+from metering_dagster.core import hours
+from metering_dagster.core.aws import dynamodb
+from metering_dagster.expiry.services import sweep
+from metering_dagster.licenses.rules import lifecycle
+from metering_dagster.metering.rules import aggregate_group, foreign_aggregate, metering_response, raw_row
+from metering_dagster.metering.services import aggregation, deployment, lost_commits, submission
+from metering_dagster.metering.stores import hour_regions, identities
 from tests.simulation.planted.edits import Edit
 
 
@@ -55,14 +47,14 @@ def healed_with_what_stands_there_now() -> Edit:
 
 def others_rows_judged_by_our_contract() -> Edit:
     """Beside another pipeline's aggregate a number that is a text is rejected, as everywhere else."""
-    return Edit(others_aggregates._reason_against, {
+    return Edit(foreign_aggregate._reason_against, {
         "if readable_number(row.quantity) is not None:": "if not isinstance(row.quantity, str | bool | None):",
     })  # fmt: skip
 
 
 def stated_lateness_forgotten() -> Edit:
     """What the late rows of such a group state already is stated again by the next one."""
-    return Edit(others_aggregates.settle_others, {
+    return Edit(foreign_aggregate.settle_others, {
         "figure = EXACT.subtract(EXACT.subtract(used, billed), total(each.stated_late for each in late_before))":
         "figure = EXACT.subtract(used, billed)",
     })  # fmt: skip
@@ -70,7 +62,7 @@ def stated_lateness_forgotten() -> Edit:
 
 def good_rows_left_rejected() -> Edit:
     """Rows that another pipeline's stricter rule rejected stay so, though the group is judged anew."""
-    return Edit(groups.judge_group, {"    if revived:\n": "    if False:\n"})
+    return Edit(aggregate_group.judge_group, {"    if revived:\n": "    if False:\n"})
 
 
 def restored_rows_not_counted_again() -> Edit:
@@ -80,7 +72,7 @@ def restored_rows_not_counted_again() -> Edit:
 
 def empty_allocations_rejected() -> Edit:
     """An empty list of allocations is taken for a malformed one."""
-    return Edit(rows.judge, {"row.allocations not in (None, [])": "row.allocations is not None"})
+    return Edit(raw_row.judge, {"row.allocations not in (None, [])": "row.allocations is not None"})
 
 
 def unprocessed_keys_forgotten() -> Edit:
@@ -121,7 +113,7 @@ def region_not_looked_at() -> Edit:
 
 def answers_matched_by_position() -> Edit:
     """Which record a result is about is told by its place in the answer, whatever it echoes."""
-    return Edit(answers._matched, {"        (place,) = one.fits\n": "        place = one.place\n"})
+    return Edit(metering_response._matched, {"        (place,) = one.fits\n": "        place = one.place\n"})
 
 
 def astray_not_scanned() -> Edit:

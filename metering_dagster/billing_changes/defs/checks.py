@@ -1,0 +1,119 @@
+"""The checks of a day of `billing_changes`, answered in the step that reads it.
+
+Belongs here: what each check asks, and the words of the answer. Does not: reading (changes).
+
+All of them warn: what they find is reported all the same, or is nobody's that asks for it.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import dagster as dg
+
+from metering_dagster.billing_changes.rules.cells import EARLIEST_STAMP, Claims, Group, Tenant, owner_key
+from metering_dagster.billing_changes.rules.feed_response import instant_text
+from metering_dagster.core.masking import mask_text
+
+if TYPE_CHECKING:
+    from metering_dagster.billing_changes.stores.queries import OddStamps
+
+CHECKS: Mapping[str, str] = {
+    "groups_are_claimed": "Every tenant and resource group that has rows on the day is named by a subscription.",
+    "stamps_are_sound": "Every row of the day has a stamp: none before the year 2000, none ahead of the database's "
+    "clock.",
+    "no_gap": "The sensor was never away for longer than it looks back, nor did the day leave the horizon meanwhile.",
+}
+_EXAMPLES = 5
+
+
+def specs(asset: dg.AssetKey, partitions: dg.PartitionsDefinition[str]) -> list[dg.AssetCheckSpec]:
+    """The checks, one result for each day."""
+    return [
+        dg.AssetCheckSpec(name, asset=asset, description=description, partitions_def=partitions)
+        for name, description in CHECKS.items()
+    ]
+
+
+def groups_are_claimed(tenants: Sequence[Tenant], groups: Sequence[Group], claims: Claims) -> dg.AssetCheckResult:
+    """`tenants`: those that the day's rows are of; `groups`: those in its facts. Spellings of one count once."""
+    no_tenants, no_groups = _unclaimed(tenants, claims), _unclaimed(groups, claims)
+    words = []
+    if no_tenants:
+        words.append(
+            f"No subscription names these tenants: {_counted(no_tenants)}. Their costs are told with their resource "
+            "groups alone, where these are named. A tenant's subscription has its scope_id as id."
+        )
+    if no_groups:
+        words.append(
+            f"No subscription names these resource groups: {_counted(no_groups)}. Their costs are reported with their "
+            "tenants alone."
+        )
+    return _result(
+        "groups_are_claimed",
+        not words,
+        " ".join([*words, "Add a subscription for each that somebody asks for."]),
+        {
+            "unclaimed_tenants": len(no_tenants),
+            "unclaimed_groups": len(no_groups),
+            "examples": "; ".join(_owner_text(one) for one in (*no_tenants[:_EXAMPLES], *no_groups[:_EXAMPLES])),
+        },
+    )
+
+
+def stamps_are_sound(odd: "OddStamps") -> dg.AssetCheckResult:
+    """A row without a stamp is found by the reconcile alone; one ahead of the clock is reported more than once.
+
+    A writer whose stamps are local time east of Greenwich is ahead. One west of it is behind, which nothing tells.
+    """
+    examples = [
+        f"{one.signal} of {_owner_text(one.owner)}: {one.rows} rows "
+        + ("without a stamp" if one.newest is None else f"up to {instant_text(one.newest)}")
+        for one in odd.examples[:_EXAMPLES]
+    ]
+    return _result(
+        "stamps_are_sound",
+        not odd.unstamped and not odd.early and not odd.future,
+        f"Rows without a stamp: {odd.unstamped}. Rows stamped before the year {EARLIEST_STAMP:%Y}: {odd.early}. Rows "
+        f"stamped ahead of the database's clock: {odd.future}. {'; '.join(examples)}. Stamps must be the time of the "
+        "ingest in UTC: mend the job that writes them, or the clock of its machine.",
+        {
+            "unstamped_rows": odd.unstamped,
+            "early_rows": odd.early,
+            "future_rows": odd.future,
+            "examples": "; ".join(examples),
+        },
+    )
+
+
+def no_gap(gap: str) -> dg.AssetCheckResult:
+    """`gap`: the sensor's words, or a person's, about how long it was away; empty if it was not."""
+    gap = mask_text(gap)
+    return _result("no_gap", not gap, gap, {"gap": gap} if gap else {})
+
+
+def _unclaimed(owners: Sequence[Tenant | Group], claims: Claims) -> Sequence[Tenant | Group]:
+    found: dict[tuple[str, ...], Tenant | Group] = {}
+    for owner in owners:
+        if not claims.of(owner):
+            found.setdefault(owner_key(owner), owner)
+    return list(found.values())
+
+
+def _counted(owners: Sequence[Tenant | Group]) -> str:
+    return f"{len(owners)}, such as {'; '.join(_owner_text(owner) for owner in owners[:_EXAMPLES])}"
+
+
+def _owner_text(owner: Tenant | Group) -> str:
+    if isinstance(owner, Tenant):
+        return f"tenant {mask_text(owner.scope_id)}"
+    return mask_text(f"{owner.resource_group} ({owner.integration_id})")
+
+
+def _result(name: str, passed: bool, words: str, metadata: Mapping[str, int | str]) -> dg.AssetCheckResult:
+    return dg.AssetCheckResult(
+        check_name=name,
+        passed=passed,
+        severity=dg.AssetCheckSeverity.WARN,
+        description=None if passed else words,
+        metadata=dict(metadata),
+    )

@@ -1,0 +1,61 @@
+"""How Dagster stores a day of `billing_changes` and hands it to assets downstream.
+
+Belongs here: the IO manager. Does not: files (day_files).
+"""
+
+from datetime import date
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+
+from metering_dagster.core.errors import MeteringError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from metering_dagster.billing_changes.stores.day_files import DayFiles, Replacement
+
+
+class DayFilesIOManager(dg.IOManager):
+    """Stores what is reported of a day in its file, and loads it as a pandas DataFrame."""
+
+    def __init__(self, files: "DayFiles") -> None:
+        self.files = files
+
+    def handle_output(self, context: dg.OutputContext, obj: "Replacement") -> None:
+        """Put the report in the place of the file that it was compared with."""
+        try:
+            self.files.replace(obj)
+        except MeteringError as error:
+            raise dg.Failure(str(error), allow_retries=error.retryable) from None
+
+    def load_input(self, context: dg.InputContext) -> "pd.DataFrame | dict[str, pd.DataFrame]":
+        """A day as a DataFrame; several days by their partition keys."""
+        if not context.has_asset_partitions:
+            raise dg.Failure("billing_changes has one table for each day: name a day.", allow_retries=False)
+        keys = list(context.asset_partition_keys)
+        return self._frame(keys[0]) if len(keys) == 1 else {key: self._frame(key) for key in keys}
+
+    def _frame(self, key: str) -> Any:
+        try:
+            table = self.files.table(date.fromisoformat(key))
+        except MeteringError as error:
+            raise dg.Failure(str(error), allow_retries=error.retryable) from None
+        if table is None:
+            raise dg.Failure(
+                f"Nothing is there of billing_changes of {key} at {self.files.uri}. Nothing was changed. Materialise "
+                "that day of billing_changes first.",
+                allow_retries=False,
+            )
+        return table.to_pandas()
+
+
+@dg.io_manager(
+    required_resource_keys={"billing"},
+    description="A parquet file of each day, at BILLING_CHANGES_URI; a pandas DataFrame downstream.",
+)
+def billing_changes_io(context: dg.InitResourceContext) -> DayFilesIOManager:
+    """The files of the deployment that the resource `billing` stands for."""
+    assert context.instance is not None  # wherever assets are stored or loaded there is one
+    files: DayFiles = context.resources.billing.files(context.instance.storage_directory())
+    return DayFilesIOManager(files)

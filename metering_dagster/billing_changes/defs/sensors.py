@@ -1,0 +1,156 @@
+"""The sensor that looks which days of billing data have moved.
+
+Belongs here: what Dagster knows that a look wants, how its answer becomes run requests, the cursor. Does not: looking
+(look), what a run does (assets).
+"""
+
+from collections.abc import Callable
+from datetime import UTC, date, datetime
+from typing import TYPE_CHECKING
+
+import dagster as dg
+
+from metering_dagster.billing_changes.defs.assets import BILLING_CHANGES, JOB, RUN_TAGS, ChangesRun
+from metering_dagster.billing_changes.defs.metadata import READ_AT, STATE
+from metering_dagster.billing_changes.rules import cursor, heartbeat
+from metering_dagster.billing_changes.rules.reconcile import Days, Reported
+from metering_dagster.billing_changes.services.deployment import Billing
+from metering_dagster.billing_changes.services.poll import Ask, Looked, look
+from metering_dagster.core.dagster_history import UNDER_WAY, last_materialization, text_of
+from metering_dagster.core.errors import DamagedFileError, ReplacedMeanwhileError
+from metering_dagster.metering.rules.flush_window import instant_of
+from metering_dagster.settings import Settings, shown_value
+
+if TYPE_CHECKING:
+    from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
+
+    from metering_dagster.billing_changes.stores.day_files import DayFiles
+
+NO_DATABASE = "BILLING_DATABASE_URL is not set: no billing data is looked at."
+
+
+def billing_changes_sensor(
+    settings: Settings, job: "UnresolvedAssetJobDefinition", days: dg.DailyPartitionsDefinition
+) -> dg.SensorDefinition:
+    """`billing_changes`: asks for a run of each day whose billing data was ingested again.
+
+    A look that fails fails its tick: the cursor, and with it the watermark, stays where it is.
+    """
+
+    @dg.sensor(
+        name="billing_changes",
+        job=job,
+        minimum_interval_seconds=settings.billing_changes_seconds,
+        default_status=dg.DefaultSensorStatus.RUNNING if settings.running else dg.DefaultSensorStatus.STOPPED,
+        description=(
+            "Looks which days of billing data were ingested again, and asks for a run of each once it is quiet. "
+            "Compares what was reported with what the database holds: the last days hourly, the whole horizon daily."
+        ),
+    )
+    def tick(
+        context: dg.SensorEvaluationContext, billing: dg.ResourceParam[Billing]
+    ) -> dg.SensorResult | dg.SkipReason:
+        if billing.settings.billing_database_url is None:
+            return dg.SkipReason(NO_DATABASE)
+        before, said = cursor.read(context.cursor)
+        files = billing.files(context.instance.storage_directory())
+        # Before the database is read: a run that begins or ends meanwhile is then one too many, and never one too few.
+        warn = context.log.warning
+        under_way, reported = _days_under_way(context.instance, warn), _reported(context.instance, files, warn)
+        with billing.database.reading() as reading:
+            looked = look(
+                reading, before, billing.rules, reported=reported, under_way=under_way, partitions=_partitions(days)
+            )
+        _leave_word(context, files, looked)
+        words = " ".join([said, *looked.notes]).strip()
+        if looked.asked and words:
+            context.log.info(words)
+        return dg.SensorResult(
+            run_requests=[_request(ask) for ask in looked.asked],
+            skip_reason=None if looked.asked else " ".join(filter(None, [_waits(looked), words])),
+            cursor=cursor.write(looked.memory),
+        )
+
+    return tick
+
+
+def _request(ask: Ask) -> dg.RunRequest:
+    return dg.RunRequest(
+        run_key=ask.run_key,
+        partition_key=ask.day.isoformat(),
+        run_config=dg.RunConfig(ops={BILLING_CHANGES.to_python_identifier(): ChangesRun(why=ask.why, gap=ask.gap)}),
+        tags=RUN_TAGS,
+    )
+
+
+def _partitions(days: dg.DailyPartitionsDefinition) -> Days:
+    first, last = days.get_first_partition_key(), days.get_last_partition_key()
+    today = f"{datetime.now(UTC):%Y-%m-%d}"
+    return Days(date.fromisoformat(first or today), date.fromisoformat(last or today))
+
+
+def _days_under_way(instance: dg.DagsterInstance, warn: Callable[[str], object]) -> set[date]:
+    days = set()
+    for run in instance.get_runs(dg.RunsFilter(job_name=JOB, statuses=UNDER_WAY)):
+        key = run.tags.get("dagster/partition")
+        day = None if key is None else _day_of(key)
+        if day is not None:
+            days.add(day)
+        elif key is not None:
+            warn(
+                f"Run {run.run_id} of {JOB} is under way for the partition {shown_value(key)}, which is no day. It was "
+                "left alone, and no day waits for it. Cancel it if nobody wants it."
+            )
+    return days
+
+
+def _day_of(key: str) -> date | None:
+    """The day whose partition has this key. Python reads other spellings of a day as well; they are no keys."""
+    try:
+        day = date.fromisoformat(key)
+    except ValueError:
+        return None
+    return day if day.isoformat() == key else None
+
+
+def _reported(
+    instance: dg.DagsterInstance, files: "DayFiles", warn: Callable[[str], object]
+) -> Callable[[date], Reported | None]:
+    """What is known of a day's last materialisation. A day whose file is gone was never reported, whatever Dagster's
+    records say: consumers read the files."""
+    stored = files.generations()
+
+    def reported(day: date) -> Reported | None:
+        found = last_materialization(instance, BILLING_CHANGES, day.isoformat()) if day in stored else None
+        if found is None or READ_AT not in found[1] or STATE not in found[1]:
+            return None  # a person reports that it is materialised, and that is all
+        read_at, state = instant_of(text_of(found[1], READ_AT)), text_of(found[1], STATE)
+        if read_at is None or state is None:
+            warn(
+                f"The last materialisation of {day} has no instant as its {READ_AT} or no text as its {STATE}, so no "
+                "run of this project wrote it. The day counts as never reported. Its file was left as it is; its next "
+                "run writes both anew."
+            )
+            return None
+        return Reported(read_at, state)
+
+    return reported
+
+
+def _leave_word(context: dg.SensorEvaluationContext, files: "DayFiles", looked: Looked) -> None:
+    """Tell consumers how far the reports go."""
+    word = heartbeat.Heartbeat(looked.memory.looked, looked.complete_until, looked.first_day, tuple(looked.waiting))
+    try:
+        before = files.document(heartbeat.NAME)
+        files.replace_document(heartbeat.NAME, word.content(), before.generation if before else None)
+    except ReplacedMeanwhileError as rival:
+        context.log.warning(f"Somebody else looks as well, and has left word meanwhile: {rival}")
+    except DamagedFileError as damaged:
+        context.log.error(f"Consumers are not told how far the reports go. {damaged}")
+
+
+def _waits(looked: Looked) -> str:
+    if not looked.waiting:
+        return "Nothing has moved that is not materialised."
+    days = ", ".join(str(day) for day in looked.waiting[:5]) + (" …" if len(looked.waiting) > 5 else "")
+    return f"Moved and not materialised yet: {len(looked.waiting)} days ({days}): not quiet yet, or their runs go on."

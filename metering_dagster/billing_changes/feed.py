@@ -1,0 +1,259 @@
+"""Which cells of cloud-billing data were ingested again: the public Python API (domain: the billing-changes signal).
+
+Belongs here: asking, straight from the database or as a named consumer from what was materialised. Does not: what is
+answered (answer, consumer_answer), SQL, files, layout.
+
+    from metering_dagster.billing_changes import feed
+
+    answer = feed.changes("2026-11-28T06:00:00Z")     # by time: whoever asks keeps the next one
+    for row in answer.rows:
+        pull(row.subscription_id, row.day)
+    keep(answer.meta.complete_until)
+
+    with feed.consumer("warehouse") as new:           # by name: what was taken is kept here
+        for row in new.rows:
+            pull(row.subscription_id, row.day)
+
+Settings are the environment's (BILLING_DATABASE_URL, BILLING_CHANGES_URI and so on) unless others are given. What
+cannot be done is a `MeteringError`, in words.
+"""
+
+import os
+import random
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, date, datetime, timedelta
+from typing import TYPE_CHECKING, TypeVar
+
+from metering_dagster.billing_changes.rules import heartbeat
+from metering_dagster.billing_changes.rules.cells import Signal
+from metering_dagster.billing_changes.rules.consumer_offsets import (
+    Standing,
+    checked_name,
+    checked_token,
+    content_of,
+    offer_of,
+    standing_of,
+)
+from metering_dagster.billing_changes.rules.consumer_response import Reported, answer_for
+from metering_dagster.billing_changes.rules.feed_response import (
+    COLUMNS,
+    Answer,
+    Question,
+    answer_since,
+    asked_since,
+    record,
+)
+from metering_dagster.billing_changes.services.deployment import Billing
+from metering_dagster.core.errors import DamagedFileError, FeedRefusedError, ReplacedMeanwhileError, SettingsError
+from metering_dagster.settings import Settings, read_settings
+from metering_dagster.settings import horizon_days as parsed_horizon
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from metering_dagster.billing_changes.rules.day_diff import DayReport
+    from metering_dagster.billing_changes.stores.day_files import DayFiles, Document
+
+T = TypeVar("T")
+_ATTEMPTS = 50
+"""Of replacing a consumer's document while others replace it too; each time one of them succeeds."""
+_PAUSE_SECONDS = 0.05
+_LONGEST_NUMBER = 9
+_STALE = timedelta(minutes=10)
+
+
+def changes(
+    since: str | datetime, *, horizon_days: int | str | None = None, settings: Settings | None = None
+) -> Answer:
+    """The cells that were ingested again since an instant, itself included, read from the database now.
+
+    `since` is ISO-8601 text that names its zone, or an aware datetime; `horizon_days` (1 to 92) how many days back is
+    looked, by default as the settings say. The answer's `meta.complete_until` is the `since` to ask with next time:
+    that leaves time for ingests that were under way. `meta` also says what the answer does not detect.
+
+    Raises `FeedRefusedError` for a `since` or horizon that makes no sense, `DatabaseError` and `DatabaseAwayError` for
+    the database, `SettingsError` if none is named.
+    """
+    billing = _billing(settings)
+    asked = asked_since(since)
+    horizon = billing.rules.horizon if horizon_days is None else timedelta(days=_checked_horizon(horizon_days))
+    with billing.database.reading() as reading:
+        question = Question(asked, horizon, reading.now)
+        starts = {signal: question.start(reading.precision(signal)) for signal in Signal}
+        claims = reading.claims()
+        pieces = reading.pieces_since(starts, question.read_from) if claims.subscriptions else []
+        far_ahead = reading.now + billing.rules.overlap
+        odd = reading.odd_days(question.first_day, far_ahead) if claims.subscriptions else {}
+    return answer_since(question, billing.rules.overlap, pieces, claims, odd)
+
+
+def new_for(name: str, *, settings: Settings | None = None) -> Answer:
+    """What was reported and is new for the named consumer, with the token that acknowledges it (`meta.token`).
+
+    Until that is acknowledged, asking again gives the same again, and what has come since. A name that was never used
+    is given everything. The database is not read: what is there is what runs of `billing_changes` have reported.
+
+    A day whose file cannot be understood is left out and stays due: `meta.damaged` names it, and `meta.complete_until`
+    is None. Whoever ignores that misses the day.
+
+    Raises `FeedRefusedError` for a name that cannot be one, `DamagedFileError` where what is kept of the consumer or of
+    the sensor's looks cannot be understood, `UnreachableError` and `CallerError` for the place of the reports.
+    """
+    billing = _billing(settings)
+    files = _files(billing, checked_name(name))
+    return _until_not_replaced(lambda: _offer(billing, files, name))
+
+
+def acknowledge(name: str, token: str, *, settings: Settings | None = None) -> bool:
+    """The named consumer has taken the answer that came with this token.
+
+    True if that moved its marks; False if it had said so before, or nothing had come with the token. Of several calls
+    at once with one token, one at most is told True; none where S3 loses the answer to the write that moves them and
+    the marks are replaced again before it is repeated. Marks move forward only.
+
+    Raises `FeedRefusedError` for a token that this consumer was not offered, besides the errors of `new_for`.
+    """
+    billing = _billing(settings)
+    files = _files(billing, checked_name(name))
+    checked_token(token)
+    return _until_not_replaced(lambda: _acknowledge(files, name, token))
+
+
+@contextmanager
+def consumer(name: str, *, settings: Settings | None = None) -> Iterator[Answer]:
+    """A block that takes what is new for the named consumer; it counts as taken when the block ends without an error.
+
+        with feed.consumer("warehouse") as new:
+            for row in new.rows:
+                pull(row.subscription_id, row.day)
+
+    A block that fails, or is killed, is given the same again the next time. Errors as for `new_for`; and where a day's
+    file could not be understood, `DamagedFileError` once all other days are acknowledged, so that nobody takes the
+    answer for whole.
+    """
+    answer = new_for(name, settings=settings)
+    yield answer
+    acknowledge(name, str(answer.meta.token), settings=settings)
+    if answer.meta.damaged:
+        raise DamagedFileError(f"All else was taken by {name}, but: {' '.join(answer.meta.damaged)}")
+
+
+def frame(answer: Answer) -> "pd.DataFrame":
+    """The answer's rows as a pandas DataFrame; signals and amounts as text."""
+    import pandas as pd
+
+    return pd.DataFrame([record(row) for row in answer.rows], columns=list(COLUMNS))
+
+
+def _offer(billing: Billing, files: "DayFiles", name: str) -> Answer:
+    # In this order: what is read later is at least as new as what was read before says.
+    looked = files.document(heartbeat.NAME)
+    beat = heartbeat.read_heartbeat(looked.content) if looked else None
+    document = files.document(_place(name))
+    standing = _standing(name, document)
+    generations = files.generations()
+    due = [day for day, generation in generations.items() if not standing.has_taken(day, generation)]
+    there, damaged = _read(files, due)
+    offer = offer_of(name, there, beat.complete_until if beat and not damaged else None)
+    lost = sorted(standing.marks.keys() - generations.keys())
+    reported = Reported([report for _, report in there], lost, beat, damaged)
+    answer = answer_for(
+        standing, offer, reported,
+        now=datetime.now(UTC), horizon=billing.rules.horizon, stale=_stale(billing.settings),
+    )  # fmt: skip
+    _keep(files, name, document, standing, standing.offered(offer))
+    return answer
+
+
+def _read(files: "DayFiles", days: Iterable[date]) -> tuple[list[tuple[str, "DayReport"]], dict[date, str]]:
+    """The reports of these days with the generations of their files, and in words what cannot be understood."""
+    there, damaged = [], {}
+    for day in days:
+        try:
+            found = files.read(day)
+        except DamagedFileError as error:
+            damaged[day] = str(error)
+            continue
+        if found is not None:
+            there.append((found.generation, found.report))
+    return there, damaged
+
+
+def _acknowledge(files: "DayFiles", name: str, token: str) -> bool:
+    document = files.document(_place(name))
+    standing = _standing(name, document)
+    moved = standing.acknowledging(token)
+    _keep(files, name, document, standing, moved)
+    return moved is not standing
+
+
+def _standing(name: str, document: "Document | None") -> Standing:
+    return Standing(name) if document is None else standing_of(name, document.content)
+
+
+def _keep(files: "DayFiles", name: str, read: "Document | None", before: Standing, after: Standing) -> None:
+    """Write it if it is another one, on the condition that nobody else has written since."""
+    if after is not before:
+        files.replace_document(_place(name), content_of(after), read.generation if read else None)
+
+
+def _until_not_replaced(attempt: Callable[[], T]) -> T:
+    for _ in range(_ATTEMPTS):
+        try:
+            return attempt()
+        except ReplacedMeanwhileError:
+            time.sleep(random.uniform(0, _PAUSE_SECONDS))  # so that those who met do not meet again
+    return attempt()
+
+
+def _place(name: str) -> str:
+    return f"_consumers/{name}"
+
+
+def _stale(settings: Settings) -> timedelta:
+    """Beyond what a few slow or failed looks explain."""
+    return max(_STALE, 3 * timedelta(seconds=settings.billing_changes_seconds))
+
+
+def _checked_horizon(days: object) -> int:
+    text = str(days).strip()
+    try:
+        if len(text) > _LONGEST_NUMBER:
+            raise ValueError("must be 1 to 92 days")
+        return parsed_horizon(text)
+    except ValueError as error:
+        shown = text if len(text) <= _LONGEST_NUMBER else f"{text[:_LONGEST_NUMBER]}…"
+        raise FeedRefusedError(f"The horizon {shown!r} {error}. Nothing was read.") from None
+
+
+def _billing(settings: Settings | None) -> Billing:
+    return Billing(read_settings(os.environ) if settings is None else settings)
+
+
+def _files(billing: Billing, name: str) -> "DayFiles":
+    if billing.settings.billing_changes_uri is not None:
+        return billing.files("")
+    return billing.files(_storage_directory(name))
+
+
+def _storage_directory(name: str) -> str:
+    """Dagster's storage, beside which reports lie if no place is named."""
+    if not os.environ.get("DAGSTER_HOME"):
+        raise SettingsError(
+            f"Where the reports are that the consumer {name} takes is not set. Nothing was read. Set "
+            "BILLING_CHANGES_URI to the folder or s3:// place of billing_changes, or DAGSTER_HOME if it lies beside "
+            "Dagster's storage."
+        )
+    import dagster as dg
+
+    try:
+        with dg.DagsterInstance.get() as instance:
+            return instance.storage_directory()
+    except Exception as error:  # noqa: BLE001  # what Dagster and its storage raise has no common root
+        # Without its words: they may quote what stands in dagster.yaml.
+        raise SettingsError(
+            f"DAGSTER_HOME={os.environ['DAGSTER_HOME']!r} is no Dagster instance that works ({type(error).__name__}). "
+            "Nothing was read. `dagster instance info` says what is wrong; or set BILLING_CHANGES_URI."
+        ) from None

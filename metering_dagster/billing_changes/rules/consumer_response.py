@@ -1,0 +1,124 @@
+"""What a named consumer is answered: the reported cells that are new for it, and how far they go (domain: the
+billing-changes signal). Pure.
+
+Belongs here: rows out of reports, the meta block of such an answer. Does not: marks and tokens (consumers), reading
+reports and heartbeat (feed).
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date, datetime, timedelta
+
+from metering_dagster.billing_changes.rules.consumer_offsets import Offer, Standing
+from metering_dagster.billing_changes.rules.day_diff import DayReport, Row
+from metering_dagster.billing_changes.rules.feed_response import (
+    ALWAYS_UNSEEN,
+    Answer,
+    AnswerRow,
+    Meta,
+    Repull,
+    day_ranges,
+    instant_text,
+    order,
+    signals_of,
+)
+from metering_dagster.billing_changes.rules.heartbeat import Heartbeat
+
+_DETECTS = (
+    "cells that a run of billing_changes found ingested again, by either signal, with the same amount too",
+    "what a late commit, a deletion or a wrong clock hid at first, once the sensor has compared the day: within about "
+    "an hour for the last 3 days, a day for the others",
+)
+
+_LOST = "what was reported of it is gone: a run of billing_changes reports it again"
+_DAMAGED = "what was reported of it cannot be understood (damaged says what to do), so nothing of it is in the rows"
+
+
+@dataclass(frozen=True)
+class Reported:
+    """What lies there for a consumer to take."""
+
+    reports: Sequence[DayReport]
+    """Of the days that hold something it has not taken."""
+    lost: Collection[date]
+    """Days that it has taken of, and of which no report is there any more."""
+    heartbeat: Heartbeat | None
+    """Read before the reports, so that they are not older than it says."""
+    damaged: Mapping[date, str] = field(default_factory=dict)
+    """Days whose reports cannot be understood, each in words. They stay due."""
+
+
+def answer_for(
+    standing: Standing, offer: Offer, reported: Reported, *, now: datetime, horizon: timedelta, stale: timedelta
+) -> Answer:
+    """The rows that are new for the consumer, under the token of the offer that moves its marks past them.
+
+    `now` is this machine's clock, `horizon` counts where no heartbeat tells it; a heartbeat older than `stale` is
+    said to be old.
+    """
+    beat = reported.heartbeat
+    rows = tuple(sorted((_row(row) for report in reported.reports for row in standing.new_of(report)), key=order))
+    first_day = beat.first_day if beat else now.date() - horizon
+    return Answer(rows, Meta(
+        since=standing.complete_until,
+        horizon=(beat.looked.date() - first_day if beat else horizon).days,
+        first_day=first_day,
+        changed_cells=len(rows),
+        signals=signals_of(rows),
+        detects=_DETECTS,
+        does_not_detect=(*_damage(reported.damaged), *_does_not_detect(first_day, beat, now, stale)),
+        complete_until=offer.complete_until,
+        repull_by_hand=tuple(
+            Repull(first, last, why)
+            for days, why in ((reported.lost, _LOST), (reported.damaged, _DAMAGED))
+            for first, last in day_ranges(days)
+        ),
+        read_at=now,
+        consumer=standing.name,
+        token=offer.token,
+        looked_at=beat.looked if beat else None,
+        pending=beat.pending if beat else (),
+        damaged=tuple(reported.damaged.values()),
+    ))  # fmt: skip
+
+
+def _row(row: Row) -> AnswerRow:
+    """Without what compares two runs (changed, amounts before): a consumer may have missed runs in between."""
+    one = row.cell.subscription
+    return AnswerRow(
+        row.cell.day, one.id, one.external_id, one.name, one.provider, row.last_ingested_at, row.signals,
+        row.reported_at, row.amounts, row.vanished,
+    )  # fmt: skip
+
+
+def _damage(days: Collection[date]) -> list[str]:
+    named = [str(first) if first == last else f"{first} to {last}" for first, last in day_ranges(days)]
+    return [f"anything of days whose files are damaged: {', '.join(named)}. They stay due"] if named else []
+
+
+def _does_not_detect(first_day: date, beat: Heartbeat | None, now: datetime, stale: timedelta) -> tuple[str, ...]:
+    return (
+        f"days before {first_day}, which are older than the horizon, unless somebody materialises them by hand",
+        "days that have not begun in UTC",
+        *_freshness(beat, now, stale),
+        "cells whose deletion, or whose write with an old stamp, the sensor has not compared yet",
+        *ALWAYS_UNSEEN,
+    )
+
+
+def _freshness(beat: Heartbeat | None, now: datetime, stale: timedelta) -> list[str]:
+    if beat is None:
+        return ["how far this is complete: the sensor billing_changes has left no word of a look. Is it switched on?"]
+    if beat.complete_until is None:
+        told = ["how far this is complete: not all days of the horizon have been materialised for a first time"]
+    else:
+        told = [f"all of what was stamped at {instant_text(beat.complete_until)} or later: some may be missing yet"]
+    if beat.pending:
+        told.append("what has moved in days that are not materialised yet (pending)")
+    if now - beat.looked > stale:
+        minutes = int((now - beat.looked) / timedelta(minutes=1))
+        told.append(
+            f"anything ingested since {instant_text(beat.looked)}: the sensor billing_changes has not looked for "
+            f"{minutes} minutes. Is it switched on, and the database there?"
+        )
+    return told

@@ -1,0 +1,229 @@
+"""What the sensor remembers from look to look: its cursor. Pure.
+
+Belongs here: what was seen, how it is written down. Does not: looking (look), when a pending day is due (pending).
+Instants are the database's; in the cursor they are microseconds since 1970. No subscription is named in it.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import date, datetime, timedelta
+from typing import Any
+
+from metering_dagster.billing_changes.rules.cells import Signal, instant_of, microseconds_of
+from metering_dagster.billing_changes.rules.pending_day import Pending, Why
+from metering_dagster.billing_changes.rules.watermark import Narrowed, Rules, halved, start_of
+
+_VERSION = 1
+_SECOND = 1_000_000
+"""In microseconds."""
+_YEARS = range(1900, 9000)
+"""Of what a clock said: beyond these a horizon before an instant, or a pause after it, would not always be one. What
+clocks say lies well within; stamps of rows may be of any year."""
+_LONGEST_SPAN = timedelta(days=900 * 365)
+_MICROSECOND = timedelta(microseconds=1)
+_SHORT = {Signal.DAILY: "daily", Signal.FACTS: "facts"}
+_WHYS = list(Why)
+
+
+@dataclass(frozen=True)
+class Gap:
+    """A time in which nobody looked, longer than the overlap."""
+
+    since: datetime
+    until: datetime
+    left: tuple[date, date] | None
+    """The first and last day that left the horizon in it; None if none did."""
+
+    @property
+    def words(self) -> str:
+        """For people."""
+        text = f"Nobody looked from {self.since:%Y-%m-%dT%H:%M:%SZ} until {self.until:%Y-%m-%dT%H:%M:%SZ}."
+        if self.left is None:
+            return text
+        first, last = self.left
+        which = f"{first} has" if first == last else f"{first} to {last} have"
+        return f"{text} {which} left the horizon meanwhile and will not be reconciled: materialise by hand."
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The cursor's content."""
+
+    looked: datetime
+    """When the last look began."""
+    claims: str
+    """A digest of what the subscriptions claimed then; empty if nobody has looked yet."""
+    starts: Mapping[Signal, datetime]
+    """From which stamps on the tables were read."""
+    marks: Mapping[Signal, datetime] = field(default_factory=dict)
+    """Up to which stamps; none of a table of which no row was read yet."""
+    states: Mapping[date, str] = field(default_factory=dict)
+    """What was found there, day by day, as digests."""
+    summed: datetime | None = None
+    """When the whole horizon was summed up."""
+    sums: Mapping[date, str] = field(default_factory=dict)
+    """What was found then."""
+    suspects: frozenset[date] = frozenset()
+    """Days whose sums have moved, and that were not compared since."""
+    compared: Mapping[date, datetime] = field(default_factory=dict)
+    """When a day was last compared exactly with what was reported of it, or was materialised; to the second."""
+    pending: Mapping[date, Pending] = field(default_factory=dict)
+    gap: Gap | None = None
+    """Until a run that tells of it is through."""
+    narrowed: Mapping[Signal, Narrowed] = field(default_factory=dict)
+    """The tables that are read in pieces, since one reading took too long."""
+
+    @property
+    def seen(self) -> datetime:
+        """Up to where the last look has seen what was stamped and committed by then."""
+        return min([self.looked, *(one.read_until for one in self.narrowed.values())])
+
+    def narrower(self, signal: Signal, now: datetime, rules: Rules) -> "Memory | None":
+        """Return what to remember after the reading of this table took too long; None if it cannot be narrower."""
+        one = halved(self.starts[signal], self.narrowed.get(signal), self.looked, now, rules)
+        return None if one is None else replace(self, narrowed={**self.narrowed, signal: one})
+
+    def rewound(self, now: datetime) -> "Memory":
+        """After the database's clock was set back: nothing lies ahead, or it would be waited for. Marks stay."""
+        return replace(
+            self,
+            looked=min(self.looked, now),
+            summed=None if self.summed is None or self.summed > now else self.summed,
+            compared={day: at for day, at in self.compared.items() if at <= now},
+            pending={day: one.rewound(now) for day, one in self.pending.items()},
+        )
+
+
+def beginning(now: datetime, rules: Rules) -> Memory:
+    """The memory of somebody who has never looked."""
+    return Memory(now, "", {signal: start_of(None, now, rules) for signal in Signal})
+
+
+def write(memory: Memory) -> str:
+    """The memory as a cursor; the same text for the same content."""
+    days = sorted({*memory.states, *memory.sums, *memory.compared, *memory.suspects})
+    content: dict[str, Any] = {
+        "version": _VERSION,
+        "looked": _number(memory.looked),
+        "claims": memory.claims,
+        "starts": {_SHORT[signal]: _number(at) for signal, at in memory.starts.items()},
+        "marks": {_SHORT[signal]: _number(at) for signal, at in memory.marks.items()},
+        "summed": _number(memory.summed),
+        "days": {day.isoformat(): _day(memory, day) for day in days},
+        "pending": {day.isoformat(): _pending(one) for day, one in sorted(memory.pending.items())},
+    }
+    if memory.narrowed:
+        content["narrowed"] = {
+            _SHORT[signal]: [one.span // _MICROSECOND, _number(one.read_until)]
+            for signal, one in memory.narrowed.items()
+        }
+    if memory.gap is not None:
+        left = memory.gap.left and [day.isoformat() for day in memory.gap.left]
+        content["gap"] = [_number(memory.gap.since), _number(memory.gap.until), left]
+    return json.dumps(content, separators=(",", ":"))
+
+
+def read(cursor: str | None) -> tuple[Memory | None, str]:
+    """The memory of a cursor, and what is to be said about it; None where there is none that can be read."""
+    if cursor is None:
+        return None, "The first look: every day of the horizon that has rows is asked for."
+    try:
+        return _read(json.loads(cursor)), ""
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError):
+        return None, (
+            "The sensor's cursor cannot be read, so looking starts anew: every day of the horizon that has rows is "
+            "asked for. Days that have left the horizon since the last look are not."
+        )
+
+
+def _day(memory: Memory, day: date) -> list[Any]:
+    compared = memory.compared.get(day)
+    return [
+        memory.states.get(day, ""),
+        memory.sums.get(day, ""),
+        None if compared is None else microseconds_of(compared) // _SECOND,
+        int(day in memory.suspects),
+    ]
+
+
+def _pending(one: Pending) -> list[Any]:
+    return [
+        _number(one.first), _number(one.since), _number(one.moved), _number(one.newest), _WHYS.index(one.why),
+        _number(one.asked), one.attempt, int(one.tells_gap),
+    ]  # fmt: skip
+
+
+def _read(content: Mapping[str, Any]) -> Memory:
+    if content["version"] != _VERSION:
+        raise ValueError("a cursor of another version")
+    days = {date.fromisoformat(day): found for day, found in content["days"].items()}
+    starts = {signal: _needed(content["starts"][short]) for signal, short in _SHORT.items()}
+    return Memory(
+        looked=_needed(content["looked"]),
+        claims=_text(content["claims"]),
+        starts=starts,
+        marks={signal: _needed(content["marks"][short]) for signal, short in _SHORT.items()
+               if short in content["marks"]},
+        states={day: _text(found[0]) for day, found in days.items() if found[0]},
+        summed=_instant(content["summed"]),
+        sums={day: _text(found[1]) for day, found in days.items() if found[1]},
+        suspects=frozenset(day for day, found in days.items() if found[3]),
+        compared={day: _needed(int(found[2]) * _SECOND) for day, found in days.items() if found[2] is not None},
+        pending={date.fromisoformat(day): _read_pending(found) for day, found in content["pending"].items()},
+        gap=_read_gap(content["gap"]) if "gap" in content else None,
+        narrowed=_read_narrowed(content.get("narrowed", {})),
+    )  # fmt: skip
+
+
+def _read_pending(found: list[Any]) -> Pending:
+    first, since, moved, newest, why, asked, attempt, tells_gap = found
+    return Pending(
+        _instant(first),
+        _needed(since),
+        _needed(moved),
+        None if newest is None else instant_of(int(newest)),
+        _WHYS[int(why)],
+        _instant(asked),
+        int(attempt),
+        bool(tells_gap),
+    )
+
+
+def _read_narrowed(found: Mapping[str, list[Any]]) -> dict[Signal, Narrowed]:
+    narrowed = {}
+    for signal, short in _SHORT.items():
+        if short in found:
+            span, read_until = found[short]
+            one = Narrowed(timedelta(microseconds=int(span)), _needed(read_until))
+            if not timedelta(0) < one.span <= _LONGEST_SPAN:
+                raise ValueError("no span of a piece")
+            narrowed[signal] = one
+    return narrowed
+
+
+def _read_gap(found: list[Any]) -> Gap:
+    since, until, left = found
+    days = None if left is None else (date.fromisoformat(left[0]), date.fromisoformat(left[1]))
+    return Gap(_needed(since), _needed(until), days)
+
+
+def _number(instant: datetime | None) -> int | None:
+    return None if instant is None else microseconds_of(instant)
+
+
+def _instant(number: int | None) -> datetime | None:
+    return None if number is None else _needed(number)
+
+
+def _needed(number: int) -> datetime:
+    instant = instant_of(int(number))
+    if instant.year not in _YEARS:
+        raise ValueError("no instant of a look")
+    return instant
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError("no text")
+    return value

@@ -1,0 +1,215 @@
+"""What is reported of a day: its cells, compared with what was reported of them before (domain: the billing-changes
+signal). Pure: the database's clock is an argument.
+
+Belongs here: touched, changed, vanished; what a run of the same day again keeps. Does not: reading the tables
+(changes), where reports lie (day_files).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+
+from metering_dagster.billing_changes.rules.cells import (
+    Amounts,
+    Cell,
+    CellKey,
+    Claims,
+    Side,
+    Signal,
+    Subscription,
+    owner_key,
+    states_of_days,
+)
+
+_TICK = timedelta(microseconds=1)
+
+
+@dataclass(frozen=True)
+class Row:
+    """What is reported of a cell."""
+
+    cell: Cell
+    """As the tables held it. Of a vanished cell neither side is left."""
+    last_ingested_at: datetime | None
+    """The latest stamp, in UTC; of a vanished cell the last one that was seen. None where no row has a stamp."""
+    amounts_before: Amounts | None
+    """What the cell cost by the day's previous report; None if that did not know the cell."""
+    signals: tuple[Signal, ...]
+    """The tables in which this state of the cell differs from the one before it."""
+    touched: bool
+    """Whether rows, stamps or amounts are others than in the day's previous report, or the cell was not in it."""
+    changed: bool
+    """Whether an amount moved between the day's previous report and this one; never in a day's first report."""
+    vanished: bool
+    """Reported before, and now in neither table."""
+    reported_at: datetime
+    """When this state of the cell was first reported, by the database's clock. Within a day it only grows."""
+
+    @property
+    def key(self) -> CellKey:
+        """What tells the cell from every other."""
+        return self.cell.key
+
+    @property
+    def amounts(self) -> Amounts:
+        """What the cell costs now."""
+        return self.cell.amounts
+
+    @property
+    def currency(self) -> str | None:
+        """That of all its amounts, now and before; joined by `+` where there are several, None without an amount."""
+        found = {currency for currency, _ in (*self.amounts, *(self.amounts_before or ()))}
+        return "+".join(sorted(found)) if found else None
+
+    @property
+    def amount(self) -> Decimal | None:
+        """What it costs now, where all its amounts have one currency."""
+        return self._single(self.amounts)
+
+    @property
+    def amount_before(self) -> Decimal | None:
+        """What it cost before, where all its amounts have one currency."""
+        return self._single(self.amounts_before or ())
+
+    def _single(self, amounts: Amounts) -> Decimal | None:
+        return None if self.currency is None else dict(amounts).get(self.currency)
+
+
+@dataclass(frozen=True)
+class DayReport:
+    """Everything that is reported of a day: the content of its file."""
+
+    day: date
+    read_at: datetime
+    """When the tables were read, by the database's clock: what was committed before that is in it."""
+    since: datetime | None
+    """When they were read for the report before; None in the first one, in which everything is touched."""
+    state: str
+    """A digest of the rows and stamps of the day's cells; empty if there are none."""
+    newest: datetime | None
+    """The latest `reported_at` that the day ever had, rows that are gone included."""
+    rows: tuple[Row, ...]
+
+    @property
+    def touched(self) -> list[Row]:
+        """The cells to be pulled again since the report before."""
+        return [row for row in self.rows if row.touched]
+
+
+def report(
+    day: date, cells: Mapping[CellKey, Cell], claims: Claims, read_at: datetime, before: DayReport | None
+) -> DayReport:
+    """What is to be reported of a day whose cells were read at `read_at`, with their amounts.
+
+    The same cells again give the same rows, but for what is said about the run itself: nothing is touched then.
+    """
+    known = before or DayReport(day, read_at, None, "", None, ())
+    at = read_at if known.newest is None else max(read_at, known.newest + _TICK)
+    rows = compare(known.rows, cells, claims, at)
+    if before is None:
+        rows = [replace(row, changed=False) for row in rows]
+    state = states_of_days(cells.values()).get(day, "")
+    newest = max((row.reported_at for row in rows), default=known.newest)
+    if newest is not None and known.newest is not None:
+        newest = max(newest, known.newest)
+    return DayReport(day, read_at, before.read_at if before else None, state, newest, tuple(rows))
+
+
+def compare(before: Sequence[Row], now: Mapping[CellKey, Cell], claims: Claims, at: datetime) -> list[Row]:
+    """Each cell as it is `now` beside what was reported of it `before`, ordered by external id, then id.
+
+    `at` stands for the reading, and is later than any `reported_at` before. A cell that is gone stays as a vanished
+    one, touched in the run that missed it. So does one that no subscription claims any more: whoever took it is to know
+    that it is no longer theirs.
+    """
+    known = {row.key: row for row in before}
+    subscriptions = {one.id: one for one in claims.subscriptions}
+    rows = [_present(cell, known.get(key), at) for key, cell in now.items()]
+    rows += [
+        _absent(_labelled(row, subscriptions.get(row.cell.subscription.id)), at)
+        for key, row in known.items()
+        if key not in now
+    ]
+    return sorted(rows, key=lambda row: (row.cell.subscription.external_id, row.cell.subscription.id))
+
+
+def moved_money(rows: Iterable[Row]) -> dict[str, tuple[Decimal, Decimal]]:
+    """By currency, what the amounts of changed cells have moved by: added up, and added up without their signs.
+
+    An owner counts once, however many subscriptions claim it: what one of them holds of it, all of them hold. But a
+    tenant's amounts hold those of its resource groups: give rows of one kind alone.
+    """
+    by_owner: dict[tuple[str, ...], list[Row]] = {}
+    for row in rows:
+        by_owner.setdefault(owner_key(row.cell.subscription.owner), []).append(row)
+    moved: dict[str, tuple[Decimal, Decimal]] = {}
+    for same in by_owner.values():
+        if not any(row.changed for row in same):
+            continue
+        # A claim that came has nothing before, one that went has nothing now: each is known by the others.
+        now, before = (row.amounts for row in same), (row.amounts_before or () for row in same)
+        for currency, by in _difference(next(filter(None, now), ()), next(filter(None, before), ())).items():
+            total, gross = moved.get(currency, (Decimal(), Decimal()))
+            moved[currency] = total + by, gross + abs(by)
+    return dict(sorted(moved.items()))
+
+
+def _labelled(row: Row, subscription: Subscription | None) -> Row:
+    """The row under the subscription's present name, where it is still enabled."""
+    return row if subscription is None else replace(row, cell=replace(row.cell, subscription=subscription))
+
+
+def _present(cell: Cell, before: Row | None, at: datetime) -> Row:
+    earlier = before.cell if before else None
+    signals = _signals(cell, earlier)
+    touched = before is None or bool(signals)
+    return Row(
+        cell,
+        last_ingested_at=cell.last_ingested_at,
+        amounts_before=before.amounts if before else None,
+        signals=signals if before is None or touched else before.signals,
+        touched=touched,
+        changed=_amounts_moved(cell, earlier),
+        vanished=False,
+        reported_at=at if before is None or touched else before.reported_at,
+    )
+
+
+def _absent(before: Row, at: datetime) -> Row:
+    if before.vanished:
+        return replace(before, amounts_before=(), touched=False, changed=False)
+    gone = replace(before.cell, daily=None, facts=None)
+    return Row(
+        gone,
+        last_ingested_at=before.last_ingested_at,
+        amounts_before=before.amounts,
+        signals=_signals(gone, before.cell),
+        touched=True,
+        changed=_amounts_moved(gone, before.cell),
+        vanished=True,
+        reported_at=at,
+    )
+
+
+def _signals(now: Cell, before: Cell | None) -> tuple[Signal, ...]:
+    """The tables that hold something else of the cell than before."""
+    earlier = before.sides if before else {}
+    return tuple(signal for signal in Signal if earlier.get(signal) != now.sides.get(signal))
+
+
+def _amounts_moved(now: Cell, before: Cell | None) -> bool:
+    """Whether one of the tables holds another amount; a sum of nothing counts as no sum."""
+    earlier = before.sides if before else {}
+    return any(_difference(_of(now.sides.get(signal)), _of(earlier.get(signal))) for signal in Signal)
+
+
+def _of(side: Side | None) -> Amounts:
+    return side.amounts if side else ()
+
+
+def _difference(now: Amounts, before: Amounts) -> dict[str, Decimal]:
+    sums = dict(now)
+    for currency, amount in before:
+        sums[currency] = sums.get(currency, Decimal()) - amount
+    return {currency: by for currency, by in sums.items() if by}

@@ -1,0 +1,334 @@
+"""What the feed answers: rows, and a meta block that says what they do and do not tell (domain: the billing-changes
+signal). Pure: the database's clock is an argument.
+
+Belongs here: what may be asked, the answer's shape, the answer to "ingested since". Does not: reading the tables
+(changes), what a named consumer has taken already (consumers), layout (words).
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from itertools import pairwise
+
+from metering_dagster.billing_changes.rules.cells import (
+    EARLIEST_STAMP,
+    Amounts,
+    Cell,
+    Claims,
+    Oddity,
+    Piece,
+    Signal,
+    cells_of,
+)
+from metering_dagster.core.errors import FeedRefusedError
+
+LONGEST_HORIZON = timedelta(days=92)
+"""Days older than that are never looked at (domain)."""
+_EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)
+_SHOWN = 60
+_MOST_DECIMALS = 6
+_UNTOUCHED = "Nothing was read."
+
+ALWAYS_UNSEEN = (
+    "a row whose amount was changed without a new stamp",
+    "rows that no enabled subscription claims",
+)
+"""What no way of asking detects."""
+
+
+@dataclass(frozen=True)
+class AnswerRow:
+    """A cell that was ingested again: re-pull this subscription for this day."""
+
+    day: date
+    subscription_id: str
+    external_id: str
+    name: str
+    provider: str
+    last_ingested_at: datetime | None
+    """The later one of both signals, in UTC; None where no row has a stamp, or none is left."""
+    signals: tuple[Signal, ...]
+    """The columns that told of it."""
+    reported_at: datetime | None = None
+    """When this state of the cell was first materialised. None, like the two below, if asked by `since`: such an answer
+    reads stamps alone."""
+    amounts: Amounts | None = None
+    """What the cell costs, by currency."""
+    vanished: bool | None = None
+    """Whether the cell was there once and is in neither table now: drop it."""
+
+
+@dataclass(frozen=True)
+class Repull:
+    """Days that the rows do not cover, and why: re-pull them by hand, both ends included."""
+
+    first_day: date
+    last_day: date
+    why: str
+
+
+@dataclass(frozen=True)
+class Meta:
+    """What the rows tell, and what they do not."""
+
+    since: datetime | None
+    """In UTC. For a named consumer: up to where what it has acknowledged was complete; None if that is not known."""
+    horizon: int
+    """In days."""
+    first_day: date
+    """The oldest day that is looked at."""
+    changed_cells: int
+    signals: tuple[Signal, ...]
+    """Those that contributed."""
+    detects: tuple[str, ...]
+    does_not_detect: tuple[str, ...]
+    complete_until: datetime | None
+    """Nothing that was stamped before is missing; asked by `since`, this is the next one. None: not known."""
+    repull_by_hand: tuple[Repull, ...]
+    read_at: datetime
+    """When it was read: by the database's clock, or for a named consumer by this machine's."""
+    consumer: str | None = None
+    token: str | None = None
+    """What a named consumer acknowledges once it has taken these rows."""
+    looked_at: datetime | None = None
+    """For a named consumer: when the sensor last looked; None if it never did."""
+    pending: tuple[date, ...] = ()
+    """For a named consumer: days that have moved and are not materialised yet."""
+    damaged: tuple[str, ...] = ()
+    """For a named consumer: which days' files cannot be understood, and what to do. Those days are not in the rows."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Rows ordered by date, external id and id, with what they tell."""
+
+    rows: tuple[AnswerRow, ...]
+    meta: Meta
+
+
+COLUMNS = (
+    "date", "subscription_id", "external_id", "name", "provider", "last_ingested_at", "signals", "reported_at",
+    "amounts", "vanished",
+)  # fmt: skip
+"""The names of a row's fields, in this order."""
+
+
+def record(row: AnswerRow) -> dict[str, object]:
+    """The row under the names of its fields, signals and amounts as text: what a table holds of it."""
+    values = (
+        row.day, row.subscription_id, row.external_id, row.name, row.provider, row.last_ingested_at,
+        ", ".join(row.signals), row.reported_at, amounts_text(row.amounts), row.vanished,
+    )  # fmt: skip
+    return dict(zip(COLUMNS, values, strict=True))
+
+
+def amounts_text(amounts: Amounts | None) -> str | None:
+    """Such as `12.500000 EUR, 3.000000 USD`; None where they are not known."""
+    return None if amounts is None else ", ".join(f"{amount:f} {currency}" for currency, amount in amounts)
+
+
+def instant_text(instant: datetime) -> str:
+    """ISO-8601 in UTC, to the microsecond: `2026-11-28T10:00:00.148758Z`. As text it sorts as it does in time."""
+    return f"{instant.astimezone(UTC).replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
+
+
+def asked_since(since: object) -> datetime:
+    """The instant that somebody asks for, in UTC: of ISO-8601 text that names its zone, or of an aware datetime.
+
+    Raises `FeedRefusedError` where it is neither, or lies before 1970.
+    """
+    if isinstance(since, str):
+        try:
+            instant = datetime.fromisoformat(since.strip())
+        except ValueError:
+            raise FeedRefusedError(
+                f"since={_shown(since)} is no ISO-8601 instant. {_UNTOUCHED} Ask like 2026-11-28T10:30:00Z or "
+                "2026-11-28T18:30:00+08:00."
+            ) from None
+    elif isinstance(since, datetime):
+        instant = since
+    else:
+        raise FeedRefusedError(
+            f"since must be ISO-8601 text or a datetime with a zone, not {type(since).__name__}. {_UNTOUCHED}"
+        )
+    if instant.tzinfo is None or instant.utcoffset() is None:
+        raise FeedRefusedError(
+            f"since={_shown(str(since))} names no zone, and without one it may be hours off. {_UNTOUCHED} Add Z for "
+            "UTC, or the offset, such as +08:00."
+        )
+    try:
+        # By its parts: subclasses of datetime, such as pandas', count finer than the databases do.
+        utc = instant.astimezone(UTC)
+        exact = datetime(utc.year, utc.month, utc.day, utc.hour, utc.minute, utc.second, utc.microsecond, UTC)
+    except (OverflowError, ValueError):
+        exact = datetime.min.replace(tzinfo=UTC)
+    if exact < _EARLIEST:
+        raise FeedRefusedError(
+            f"since={_shown(str(since))} lies before 1970, or so far off that it is no instant in UTC. {_UNTOUCHED} "
+            "Ask from 1970-01-01T00:00:00Z on for everything within the horizon."
+        )
+    return exact
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…")
+
+
+@dataclass(frozen=True)
+class Question:
+    """What was ingested since an instant, of days within a horizon."""
+
+    since: datetime
+    horizon: timedelta
+    now: datetime
+    """The database's clock. `FeedRefusedError` if `since` is later."""
+
+    def __post_init__(self) -> None:
+        if self.since > self.now:
+            raise FeedRefusedError(
+                f"since={instant_text(self.since)} is in the future: the database's clock says "
+                f"{instant_text(self.now)}. Nothing but that clock was read. Ask for an instant that has passed."
+            )
+
+    @property
+    def first_day(self) -> date:
+        """The oldest day within the horizon (domain: today in UTC less the horizon)."""
+        return self.now.date() - self.horizon
+
+    @property
+    def first_day_then(self) -> date:
+        """The oldest day that was within the horizon at `since`."""
+        return min(self.since.date() - self.horizon, self.first_day)
+
+    @property
+    def read_from(self) -> date:
+        """The oldest day to read. Days that left the horizon since `since` are read too, though not reported: which
+        of them have moved is told apart. Reading them costs nothing, since a range of stamps is read, not of days.
+        """
+        return max(self.first_day_then, min(self.first_day, self.now.date() - LONGEST_HORIZON))
+
+    def start(self, decimals: int) -> datetime:
+        """Return from which stamp on to read, itself included, in a column that keeps so many decimals of a second.
+
+        Such a column may hold less than the ingest's stamp: .123 where that was .123100.
+        """
+        tick = 10 ** (_MOST_DECIMALS - decimals)
+        return self.since.replace(microsecond=self.since.microsecond // tick * tick)
+
+
+def answer_since(
+    question: Question,
+    overlap: timedelta,
+    pieces: Iterable[Piece],
+    claims: Claims,
+    odd: Mapping[Oddity, Mapping[date, int]],
+) -> Answer:
+    """The cells with a stamp from `since` on, itself included.
+
+    `pieces`: the rows with such stamps, of days from `question.read_from` on. `odd`: how many rows within the horizon
+    have a stamp that tells nothing, or lies ahead of the clock by more than the overlap, by day. `overlap`: for how
+    long an ingest's transaction may be open.
+    """
+    cells = cells_of(pieces, claims)
+    inside = [cell for cell in cells.values() if cell.day >= question.first_day]
+    rows = tuple(sorted((_row(cell) for cell in inside), key=order))
+    complete_until = question.now - overlap
+    return Answer(rows, Meta(
+        since=question.since,
+        horizon=question.horizon.days,
+        first_day=question.first_day,
+        changed_cells=len(rows),
+        signals=signals_of(rows),
+        detects=_detects(question),
+        does_not_detect=_does_not_detect(question, overlap, complete_until, claims),
+        complete_until=complete_until,
+        repull_by_hand=_repulls(question, {day for day, _ in cells if day < question.first_day}, odd),
+        read_at=question.now,
+    ))  # fmt: skip
+
+
+def order(row: AnswerRow) -> tuple[date, str, str]:
+    """By date, then external id (domain); the id tells apart what both leave equal."""
+    return row.day, row.external_id, row.subscription_id
+
+
+def signals_of(rows: Iterable[AnswerRow]) -> tuple[Signal, ...]:
+    """Those that contributed, always in the same order."""
+    found = {signal for row in rows for signal in row.signals}
+    return tuple(signal for signal in Signal if signal in found)
+
+
+def _row(cell: Cell) -> AnswerRow:
+    one = cell.subscription
+    return AnswerRow(
+        cell.day, one.id, one.external_id, one.name, one.provider, cell.last_ingested_at, tuple(cell.sides)
+    )
+
+
+def _detects(question: Question) -> tuple[str, ...]:
+    since = instant_text(question.since)
+    return (
+        f"cells with a row whose {' or '.join(Signal)} is {since} or later, for days from {question.first_day} on",
+        "cells that were ingested again with the same amount",
+    )
+
+
+def _does_not_detect(
+    question: Question, overlap: timedelta, complete_until: datetime, claims: Claims
+) -> tuple[str, ...]:
+    minutes = int(overlap / timedelta(minutes=1))
+    nobody = () if claims.subscriptions else ("anything at all: no subscription is enabled",)
+    return (
+        *nobody,
+        f"days before {question.first_day}, which are older than the horizon of {question.horizon.days} days",
+        f"rows stamped before {instant_text(question.since)}, even if they were committed later: the complete_until "
+        f"of an answer, asked for as the next since, leaves {minutes} minutes for that",
+        f"ingests that are not committed yet: ask again with since={instant_text(complete_until)}",
+        f"a transaction that stays open for longer than {minutes} minutes after its stamp, or reaches a replica later",
+        f"ingests of a writer whose stamps are behind UTC by more than {minutes} minutes, such as local time west of "
+        "Greenwich or a clock that is slow: stamps must be in UTC",
+        "cells that were deleted",
+        "rows without a stamp (NULL, or a zero date)",
+        "cells of a subscription that was added or changed since, if their rows were ingested before",
+        *ALWAYS_UNSEEN,
+    )
+
+
+_ODD = {
+    Oddity.MISSING: "no stamp: nothing tells of a new ingest",
+    Oddity.EARLY: f"a stamp before {EARLIEST_STAMP:%Y}, which is none of an ingest: nothing tells of a new one",
+    Oddity.AHEAD: "a stamp far ahead of the database's clock: until that has passed it, every answer has their cells, "
+    "ingested again or not",
+}
+"""Why rows with such stamps are better pulled by hand."""
+
+
+def _repulls(
+    question: Question, moved: Collection[date], odd: Mapping[Oddity, Mapping[date, int]]
+) -> tuple[Repull, ...]:
+    """Days that a careful consumer re-pulls beside the rows."""
+    found = []
+    if question.first_day_then < question.read_from:
+        found.append(Repull(
+            question.first_day_then, question.read_from - timedelta(days=1),
+            "they have left the horizon since then, and days as old as that are not looked at",
+        ))  # fmt: skip
+    found += [Repull(first, last, "they were ingested again, and have left the horizon since then")
+              for first, last in day_ranges(moved)]  # fmt: skip
+    for kind, counts in odd.items():
+        for first, last in day_ranges(counts):
+            rows = sum(count for day, count in counts.items() if first <= day <= last)
+            have = "1 row has" if rows == 1 else f"{rows} rows have"
+            found.append(Repull(first, last, f"{have} {_ODD[kind]}"))
+    return tuple(found)
+
+
+def day_ranges(days: Collection[date]) -> list[tuple[date, date]]:
+    """The first and the last day of each run of days without a gap."""
+    ordered = sorted(days)
+    if not ordered:
+        return []
+    breaks = [(before, after) for before, after in pairwise(ordered) if after - before > timedelta(days=1)]
+    firsts = [ordered[0], *(after for _, after in breaks)]
+    lasts = [*(before for before, _ in breaks), ordered[-1]]
+    return list(zip(firsts, lasts, strict=True))

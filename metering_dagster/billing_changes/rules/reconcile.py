@@ -1,0 +1,81 @@
+"""Comparing what was reported with what the database holds: it finds what no stamp tells of, such as a commit later
+than the overlap, a deletion, a clock that went wrong (domain: the billing-changes signal). Pure.
+
+Belongs here: which days are compared when, and what a difference means. Does not: reading them (changes), what happens
+to a day that differs (pending).
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+
+from metering_dagster.billing_changes.rules.pending_day import Why
+from metering_dagster.billing_changes.rules.watermark import Rules
+
+_NEVER = datetime.min.replace(tzinfo=UTC)
+
+
+@dataclass(frozen=True)
+class Reported:
+    """What a day's last materialisation says of its reading."""
+
+    read_at: datetime
+    """The database's clock just before it: what was committed by then is in it."""
+    state: str
+    """The digest of the day's cells, as `states_of_days` makes it; empty if it had none."""
+
+
+@dataclass(frozen=True)
+class Days:
+    """Consecutive days, both ends included."""
+
+    first: date
+    last: date
+
+    def __contains__(self, day: object) -> bool:
+        return isinstance(day, date) and self.first <= day <= self.last
+
+    def __iter__(self) -> Iterator[date]:
+        return (self.first + timedelta(days=n) for n in range((self.last - self.first).days + 1))
+
+
+def changed_days(before: Mapping[date, str], now: Mapping[date, str]) -> set[date]:
+    """The days that the two have other things of."""
+    return {day for day in {*before, *now} if before.get(day, "") != now.get(day, "")}
+
+
+def to_compare(
+    suspects: Collection[date],
+    compared: Mapping[date, datetime],
+    horizon: Days,
+    busy: Collection[date],
+    *,
+    at: datetime,
+    rules: Rules,
+) -> list[date]:
+    """The days whose turn it is, suspects first, then those not compared for the longest time, late days first.
+
+    `compared` tells when each was last compared. Those that are `busy` wait: their runs are still to come.
+    """
+    recent = horizon.last - timedelta(days=rules.recent_days)
+    turns = []
+    for day in horizon:
+        last = compared.get(day, _NEVER)
+        every = rules.recent_every if day > recent else rules.others_every
+        if day not in busy and (day in suspects or at - last >= every):
+            turns.append((day not in suspects, last, horizon.last - day, day))
+    return [day for *_, day in sorted(turns)[: rules.most_compared]]
+
+
+def differences(
+    days: Iterable[date], states: Mapping[date, str], reported: Callable[[date], Reported | None]
+) -> dict[date, Why]:
+    """The days of which something else was reported than is there now."""
+    found = {}
+    for day in days:
+        state, known = states.get(day, ""), reported(day)
+        if known is None and state:
+            found[day] = Why.NEVER_REPORTED
+        elif known is not None and known.state != state:
+            found[day] = Why.DIFFERS
+    return found

@@ -1,0 +1,1 @@
+"""Use cases: the order of reading, deciding and writing, without Dagster."""

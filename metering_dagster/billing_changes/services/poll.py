@@ -1,0 +1,284 @@
+"""One look at the billing database: which days have moved, and which of them are to be materialised now.
+
+Belongs here: the order of a look, and what becomes of what it finds. Does not: the arithmetic of marks (watermark),
+reading fresh rows (fresh), when a day is due (pending), which days are compared (reconcile), the cursor (memory), SQL
+(changes), Dagster (sensors).
+
+Reporting too much is safe, too little is not: wherever a look and a run may have crossed, the day counts as moved.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import date, datetime, timedelta
+from functools import cache
+from typing import TYPE_CHECKING
+
+from metering_dagster.billing_changes.rules.cells import Claims, Signal, cells_of, newest_of_days, states_of_days
+from metering_dagster.billing_changes.rules.cursor import Gap, Memory, beginning
+from metering_dagster.billing_changes.rules.pending_day import Pending, Why
+from metering_dagster.billing_changes.rules.reconcile import Days, Reported, changed_days, differences, to_compare
+from metering_dagster.billing_changes.rules.watermark import PollTooSlowError, Rules
+from metering_dagster.billing_changes.services.fresh_stamps import Fresh, read_fresh
+
+if TYPE_CHECKING:
+    from metering_dagster.billing_changes.stores.queries import Reading
+
+LONG_AWAY = timedelta(days=31)
+"""After so long everything is looked at anew: reading all that was stamped since might take longer than a tick has."""
+_UNKNOWN = (Why.FIRST_LOOK, Why.SUBSCRIPTIONS, Why.NEVER_REPORTED)
+"""Then nothing is known to be materialised of the day, however long ago it was stamped."""
+_NAMED = 5
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A run of a day's partition that is to be asked for."""
+
+    day: date
+    run_key: str
+    why: str
+    gap: str
+    """What its check is to say of a time in which nobody looked; empty if there was none."""
+
+
+@dataclass(frozen=True)
+class Looked:
+    """What came of a look."""
+
+    memory: Memory
+    asked: list[Ask]
+    complete_until: datetime | None
+    """What was stamped before that, by a transaction no longer than the overlap, is materialised; None: unknown."""
+    waiting: list[date]
+    """The days that have moved and are not materialised as they are now."""
+    first_day: date
+    """Where the horizon begins."""
+    notes: list[str]
+    """What there is to be said, in sentences."""
+
+
+@dataclass(frozen=True)
+class _Moves:
+    """The days that this look saw move."""
+
+    why: dict[date, Why] = field(default_factory=dict)
+    newest: dict[date, datetime] = field(default_factory=dict)
+
+    def add(self, why: Mapping[date, Why], newest: Mapping[date, datetime]) -> None:
+        self.why.update(why)
+        self.newest.update(newest)
+
+
+@dataclass(frozen=True)
+class _Materialised:
+    """What there is of each day, as far as this look knows."""
+
+    reported: Callable[[date], Reported | None]
+    at: datetime
+    """The clock after the snapshot was taken: whatever begins to read from then on reads at least as much."""
+    rules: Rules
+
+    def read_at(self, day: date) -> datetime | None:
+        found = self.reported(day)
+        return None if found is None else found.read_at
+
+    def has(self, day: date, one: Pending) -> bool:
+        """Whether nothing of the day is left to be read for now."""
+        return one.is_read(self.read_at(day), self.at, self.rules)
+
+
+def look(
+    reading: "Reading",
+    memory: Memory | None,
+    rules: Rules,
+    *,
+    reported: Callable[[date], Reported | None],
+    under_way: Collection[date],
+    partitions: Days,
+) -> Looked:
+    """Look once. `memory`: what the last look has left, None for the first one. `reported`: a day's last
+    materialisation. `under_way`: the days whose runs are queued or running, looked up before `reading` began.
+    `partitions`: the days that a run can be asked for.
+    """
+    now, claims = reading.now, reading.claims()
+    horizon = _horizon(now, rules, partitions)
+    before, notes = _before(memory, now, rules)
+    try:
+        fresh = read_fresh(reading, before, claims, rules, _days_of_last_look(before, horizon, rules, partitions))
+    except PollTooSlowError as slow:
+        narrower = before.narrower(slow.signal, now, rules)
+        if narrower is None:
+            raise
+        return _got_nowhere(narrower, slow.signal, notes, horizon, _Materialised(cache(reported), now, rules))
+    renewed = before.claims != claims.digest
+    sums = reading.checksums(horizon.first) if renewed or _is_time_to_sum(before, now, rules) else None
+    done = _Materialised(cache(reported), reading.clock(), rules)
+
+    moves = _Moves(dict.fromkeys(fresh.moved, Why.INGESTED), dict(fresh.newest))
+    if renewed and (claims.subscriptions or before.claims):  # where nobody ever claimed anything there is no work
+        why = Why.SUBSCRIPTIONS if before.claims else Why.FIRST_LOOK
+        moves.add({day: why for day in {*before.sums, *(sums or {}), *fresh.states} if day in horizon}, {})
+    pending, told = _still_pending(before.pending, done, horizon)
+    suspects = before.suspects | (set() if sums is None else changed_days(before.sums, sums))
+    # A day whose run is still to come is compared when it has come: something might hide in between.
+    busy = moves.why.keys() | {day for day, one in pending.items() if not done.has(day, one)}
+    compared = [] if renewed else to_compare(suspects, before.compared, horizon, busy, at=done.at, rules=rules)
+    moves.add(*_differing(reading, claims, compared, done))
+    gap = None if told else before.gap
+    if gap is not None and not busy and not moves.why:
+        moves.add({horizon.last: Why.GAP}, {})
+
+    last_look = None if memory is None or now < memory.looked else memory.seen
+    pending = _with_moves(pending, moves, last_look, done)
+    due = [day for day, one in pending.items() if day in partitions and day not in under_way
+           and not done.has(day, one) and one.is_due(done.at, rules)]  # fmt: skip
+    pending, asked = _asked(pending, due, gap, done)
+    after = Memory(
+        looked=now,
+        claims=claims.digest,
+        starts=fresh.starts,
+        marks=fresh.marks,
+        states=fresh.states,
+        summed=before.summed if sums is None else now,
+        sums=before.sums if sums is None else dict(sums),
+        suspects=frozenset(day for day in suspects - moves.why.keys() - set(compared) if day in horizon),
+        compared=_compared(before, pending, compared, done, horizon),
+        pending=pending,
+        gap=gap,
+        narrowed=fresh.narrowed,
+    )
+    notes += _notes(claims, fresh, len(due) - len(asked))
+    return Looked(after, asked, _complete_until(after, done), _waiting(pending, done), horizon.first, notes)
+
+
+def _got_nowhere(narrower: Memory, signal: Signal, notes: Sequence[str], horizon: Days, done: _Materialised) -> Looked:
+    """A look whose poll took too long. It saw nothing, so all is as the last one left it; the next reads less."""
+    said = (
+        f"Reading the fresh rows of {signal} took longer than a statement may. Nothing was asked for. The next look "
+        f"reads a piece of {narrower.narrowed[signal].span} of its stamps, and further ones piece by piece."
+    )
+    waiting = _waiting(narrower.pending, done)
+    # Whoever never looked knows of no day.
+    complete_until = _complete_until(narrower, done) if narrower.claims else None
+    return Looked(narrower, [], complete_until, waiting, horizon.first, [*notes, said])
+
+
+def _waiting(pending: Mapping[date, Pending], done: _Materialised) -> list[date]:
+    return sorted(day for day, one in pending.items() if not done.has(day, one))
+
+
+def _horizon(now: datetime, rules: Rules, partitions: Days) -> Days:
+    """The days that are looked at; those without a partition are none of them."""
+    return Days(max((now - rules.horizon).date(), partitions.first), min(now.date(), partitions.last))
+
+
+def _days_of_last_look(before: Memory, horizon: Days, rules: Rules, partitions: Days) -> Days:
+    """What was ingested just before a day left the horizon, and after the last look, is still to be seen."""
+    first = (before.seen - rules.overlap - rules.horizon).date()
+    return Days(min(horizon.first, max(first, partitions.first)), horizon.last)
+
+
+def _before(memory: Memory | None, now: datetime, rules: Rules) -> tuple[Memory, list[str]]:
+    """What is remembered as this look begins, and what there is to be said about it."""
+    if memory is None:
+        return beginning(now, rules), []
+    if now < memory.looked:
+        back = f"The database's clock was set back by {memory.looked - now}; what that may have hidden is looked at."
+        return memory.rewound(now), [back]
+    if now - memory.looked <= rules.overlap:
+        return memory, []
+    since = memory.looked if memory.gap is None else min(memory.gap.since, memory.looked)
+    first, last = (since - rules.horizon).date(), (now - rules.horizon).date() - timedelta(days=1)
+    gap = Gap(since, now, (first, last) if first <= last else None)
+    pending = {day: replace(one, tells_gap=False) for day, one in memory.pending.items()}
+    if now - memory.looked > LONG_AWAY:
+        return replace(beginning(now, rules), pending=pending, gap=gap), [gap.words, "Everything is looked at anew."]
+    return replace(memory, pending=pending, gap=gap), [gap.words]
+
+
+def _is_time_to_sum(before: Memory, now: datetime, rules: Rules) -> bool:
+    return before.summed is None or now >= before.summed + rules.sums_every
+
+
+def _still_pending(
+    pending: Mapping[date, Pending], done: _Materialised, horizon: Days
+) -> tuple[dict[date, Pending], bool]:
+    """What is still pending, and whether a run that tells of the gap is through."""
+    still, told = {}, False
+    for day, one in pending.items():
+        read_at = done.read_at(day)
+        told = told or (one.tells_gap and done.has(day, one))
+        # A stamp ahead of the clock is waited for within the horizon only.
+        left = day < horizon.first and done.has(day, one)
+        if not left and not one.is_done(read_at, done.at, done.rules):
+            still[day] = one.updated(read_at, done.at, done.rules)
+    return still, told
+
+
+def _differing(
+    reading: "Reading", claims: Claims, compared: Collection[date], done: _Materialised
+) -> tuple[dict[date, Why], dict[date, datetime]]:
+    """Those of the compared days of which something else was reported, and their latest stamps."""
+    if not compared:
+        return {}, {}
+    cells = cells_of(reading.pieces_of(compared, claims, amounts=False), claims)
+    found = differences(compared, states_of_days(cells.values()), done.reported)
+    return found, {day: stamp for day, stamp in newest_of_days(cells).items() if day in found}
+
+
+def _with_moves(
+    pending: Mapping[date, Pending], moves: _Moves, last_look: datetime | None, done: _Materialised
+) -> dict[date, Pending]:
+    after = dict(pending)
+    for day, why in moves.why.items():
+        first = None if why in _UNKNOWN else last_look
+        one = Pending(first, since=done.at, moved=done.at, newest=moves.newest.get(day), why=why)
+        after[day] = after[day].moved_again(one, done.read_at(day), done.rules) if day in after else one
+    return after
+
+
+def _asked(
+    pending: Mapping[date, Pending], due: Collection[date], gap: Gap | None, done: _Materialised
+) -> tuple[dict[date, Pending], list[Ask]]:
+    """What is asked for now: of the days that are due those that have moved first."""
+    after, asked = dict(pending), []
+    for day in sorted(due, key=lambda day: (pending[day].since, day))[: done.rules.most_asked]:
+        one = pending[day]
+        asked.append(Ask(day, one.run_key(day), one.why, "" if gap is None else gap.words))
+        after[day] = one.asking(done.at, tells_gap=gap is not None)
+    return after, asked
+
+
+def _compared(
+    before: Memory, pending: Mapping[date, Pending], compared: Collection[date], done: _Materialised, horizon: Days
+) -> dict[date, datetime]:
+    """When each day was last compared; a materialisation is as good: it says what its reading found."""
+    times = {**before.compared, **dict.fromkeys(compared, done.at)}
+    for day in before.pending.keys() - pending.keys():
+        read_at = done.read_at(day)
+        if read_at is not None:
+            times[day] = read_at
+    return {day: time.replace(microsecond=0) for day, time in times.items() if day in horizon}
+
+
+def _complete_until(memory: Memory, done: _Materialised) -> datetime | None:
+    bounds = [one.complete_until(done.read_at(day), done.at, done.rules) for day, one in memory.pending.items()]
+    known = [bound for bound in bounds if bound is not None]
+    return min([memory.seen, *known]) - done.rules.overlap if len(known) == len(bounds) else None
+
+
+def _notes(claims: Claims, fresh: Fresh, more: int) -> list[str]:
+    notes = []
+    if not claims.subscriptions:
+        notes.append("No subscription is enabled: there is nothing to report.")
+    if fresh.ahead:
+        named = ", ".join(str(day) for day in sorted(fresh.ahead)[:_NAMED])
+        notes.append(f"{len(fresh.ahead)} days have rows and have not come yet ({named}): they wait until then.")
+    for signal, one in fresh.narrowed.items():
+        notes.append(
+            f"{signal} is read piece by piece, since one reading took longer than a statement may: so far what is "
+            f"stamped before {one.read_until:%Y-%m-%dT%H:%M:%SZ}."
+        )
+    if more:
+        notes.append(f"{more} days more are due; they are asked for at the next look.")
+    return notes

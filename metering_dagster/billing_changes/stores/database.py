@@ -1,0 +1,286 @@
+"""The billing database: connections, one snapshot a reading, and what goes wrong there in words.
+
+Belongs here: engines for MySQL, MariaDB and SQLite, read-only transactions, errors. Does not: queries (changes), what
+is missing of tables and columns (shape).
+
+A password is never part of a message, nor is the URL as a whole.
+"""
+
+import re
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from sqlalchemy import URL, Connection, Engine, NullPool, create_engine, make_url, text
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchTableError, SQLAlchemyError
+
+from metering_dagster.billing_changes.rules.watermark import PollTooSlowError
+from metering_dagster.billing_changes.stores import dialects, schema_check
+from metering_dagster.billing_changes.stores.queries import OddValueError, Reading
+from metering_dagster.core.errors import DatabaseAwayError, DatabaseError, MeteringError, SettingsError
+from metering_dagster.core.masking import mask_text
+
+_UNTOUCHED = "Only read from; what was reported so far stands."
+
+_SAID = {
+    1045: "refuses who is calling: user or password is wrong",
+    1698: "refuses who is calling: user or password is wrong",
+    1130: "does not let this machine connect",
+    1129: "has blocked this machine after too many failed connections",
+    1044: "does not let this user into the database: GRANT SELECT on the three billing tables",
+    1049: "has no such database",
+    1142: "does not let this user read a table: GRANT SELECT on the three billing tables",
+    1143: "does not let this user read a column: GRANT SELECT on the three billing tables",
+}
+"""What MySQL's codes say about whoever calls: trying again does not help."""
+_AWAY = frozenset({1040, 1053, 1080, 1159, 1161, 1203, 1205, 1213, 1226, 1317, 1927, 2002, 2003, 2006, 2013, 2014,
+                   2055, 4031}) | dialects.TOO_SLOW  # fmt: skip
+"""Connections that are refused, killed or lost, and what happens while a server stops or is overloaded."""
+_NOT_AS_NEEDED = frozenset({1054, 1146})
+"""An unknown column, an unknown table."""
+
+
+class Database:
+    """Where the billing tables are. Made without connecting; threads may share it."""
+
+    def __init__(self, url: str, read_timeout: float = 30, connect_timeout: int = 5) -> None:
+        """Time-outs in seconds, of one query (SQLite knows none) and of connecting.
+
+        `SettingsError` if the URL names no such database.
+        """
+        self._url = _parsed(url)
+        self._read_timeout = read_timeout
+        make = _sqlite if self._is_sqlite else _mysql
+        with self._parameters():
+            self._engine = make(self._url, read_timeout, connect_timeout)
+
+    @property
+    def _is_sqlite(self) -> bool:
+        return self._url.get_backend_name() == "sqlite"
+
+    @property
+    def place(self) -> str:
+        """Which database it is, for people: without user and password."""
+        if self._is_sqlite:
+            return f"the SQLite file {self._url.database}"
+        port = f":{self._url.port}" if self._url.port else ""
+        return f"the database {self._url.database} at {self._url.host or 'localhost'}{port}"
+
+    @contextmanager
+    def reading(self) -> Iterator[Reading]:
+        """A fresh read-only transaction: all that is asked in it is answered from one snapshot.
+
+        `DatabaseError` where the database refuses, or a table or column is not as needed; `DatabaseAwayError` where it
+        does not answer, or not in time.
+        """
+        with self._explained(), self._connected() as connection:
+            now = _begin(connection, self._read_timeout)
+            try:
+                yield Reading(connection, now)
+            finally:
+                with suppress(SQLAlchemyError):  # it may be gone; it is read-only in any case
+                    connection.rollback()
+
+    def missing(self) -> schema_check.Missing:
+        """Which tables, columns and advised indexes are not there. Errors as for `reading`."""
+        with self._explained(), self._connected() as connection:
+            return schema_check.missing(connection)
+
+    def other_charsets(self) -> list[str]:
+        """In words, the columns that tell whose a row is and are not in utf8mb4. Errors as for `reading`."""
+        with self._explained(), self._connected() as connection:
+            return schema_check.other_charsets(connection)
+
+    @property
+    def dialect(self) -> Any:
+        """How this database wants its SQL."""
+        return self._engine.dialect
+
+    def close(self) -> None:
+        """Give the connections back."""
+        self._engine.dispose()
+
+    @contextmanager
+    def _connected(self) -> Iterator[Connection]:
+        if self._is_sqlite and not Path(str(self._url.database)).is_file():
+            raise DatabaseError(
+                f"{_capital(self.place)} does not exist. It was not created, and nothing was read. Does "
+                "BILLING_DATABASE_URL name the right one?"
+            )
+        try:
+            with self._parameters():
+                connection = self._engine.connect()
+        except RuntimeError as error:  # PyMySQL's, where MySQL's own way to check a password needs another package
+            raise DatabaseError(
+                f"{_capital(self.place)} cannot be connected to: {mask_text(str(error))}. {_UNTOUCHED}"
+            ) from None
+        with connection:
+            yield connection
+
+    @contextmanager
+    def _parameters(self) -> Iterator[None]:
+        """What the driver says of the URL's parameters repeats what they hold."""
+        try:
+            yield
+        except (TypeError, ValueError):
+            names = ", ".join(sorted(self._url.query)) or "none"
+            raise SettingsError(
+                f"BILLING_DATABASE_URL has parameters that the driver does not take as they are (it has: {names}). "
+                f"{_UNTOUCHED}"
+            ) from None
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except SQLAlchemyError as error:
+            # Without its cause: a driver's message names the user, SQLAlchemy's the accounts asked for.
+            raise self._in_words(error) from None
+        except PollTooSlowError:
+            raise self._too_slow() from None
+        except OddValueError as error:
+            raise DatabaseError(
+                f"{_capital(self.place)} holds a value that is none of its column's type: "
+                f"{mask_text(str(error))[:200]}. {_UNTOUCHED} Mend the row."
+            ) from None
+
+    def _in_words(self, error: SQLAlchemyError) -> MeteringError:
+        if isinstance(error, NoSuchTableError):
+            return self._not_as_needed(f"there is no table {error}")
+        origin = error.orig if isinstance(error, DBAPIError) else None
+        if isinstance(origin, sqlite3.Error):
+            return self._sqlite_in_words(origin)
+        code = origin.args[0] if origin is not None and origin.args else None
+        where = _capital(self.place)
+        if code in _NOT_AS_NEEDED:
+            return self._not_as_needed(str(origin.args[-1]) if origin is not None else "")
+        if code in _SAID:
+            return DatabaseError(
+                f"{where} {_SAID[code]} ({code}). {_UNTOUCHED} Mend BILLING_DATABASE_URL or the grant."
+            )
+        if isinstance(error, DBAPIError) and dialects.took_too_long(error):
+            return self._too_slow()
+        if code in _AWAY or (isinstance(error, DBAPIError) and error.connection_invalidated):
+            return DatabaseAwayError(
+                f"{where} cannot be reached, or the connection was lost ({code}). {_UNTOUCHED} The next look tries "
+                "again."
+            )
+        said = mask_text(str(origin.args[-1] if origin is not None and origin.args else error))
+        return DatabaseError(f"{where} refuses a query: {said} ({code}). {_UNTOUCHED}")
+
+    def _too_slow(self) -> DatabaseAwayError:
+        return DatabaseAwayError(
+            f"{_capital(self.place)} did not answer within {self._read_timeout:g} s. {_UNTOUCHED} The next look tries "
+            "again; `metering-dagster init` names the indexes that are missing."
+        )
+
+    def _sqlite_in_words(self, origin: sqlite3.Error) -> MeteringError:
+        said = str(origin)
+        if said.startswith(("no such table", "no such column")):
+            return self._not_as_needed(said)
+        if "locked" in said or "busy" in said:
+            return DatabaseAwayError(
+                f"{_capital(self.place)} is being written to ({said}). {_UNTOUCHED} The next look tries again."
+            )
+        return DatabaseError(f"{_capital(self.place)} cannot be read: {said}. {_UNTOUCHED}")
+
+    def _not_as_needed(self, said: str) -> DatabaseError:
+        """All that is missing at once, and not only what the database stumbled over."""
+        lacking = ""
+        with suppress(SQLAlchemyError), self._connected() as connection:
+            lacking = "; ".join(schema_check.missing(connection).needed)
+        return DatabaseError(
+            f"{_capital(self.place)} is not as needed: {lacking or mask_text(said)}. {_UNTOUCHED} `metering-dagster "
+            "init` prints what is needed; does BILLING_DATABASE_URL name the right database?"
+        )
+
+
+def _parsed(url: str) -> URL:
+    try:
+        parsed = make_url(url)
+    except (ArgumentError, ValueError):
+        raise SettingsError(f"BILLING_DATABASE_URL is no URL of a database. {_MEANT}") from None
+    backend = parsed.get_backend_name()
+    if backend not in ("mysql", "mariadb", "sqlite"):
+        raise SettingsError(f"BILLING_DATABASE_URL names {backend}, which is not supported. {_MEANT}")
+    if not parsed.database or parsed.database == ":memory:" or parsed.database.startswith("file:"):
+        raise SettingsError(f"BILLING_DATABASE_URL names no database. {_MEANT}")
+    # A password with an @ or a / in it is cut there: its end would be taken for a host or a database, and be shown.
+    # A file has neither user nor host.
+    if (
+        (parsed.username or parsed.password or parsed.host or parsed.port)
+        if backend == "sqlite"
+        else (not re.fullmatch(r"[\w.:-]*", parsed.host or "") or re.search(r"[@/#?]", parsed.database))
+    ):
+        raise SettingsError(f"BILLING_DATABASE_URL cannot be told apart into its parts. {_MEANT}")
+    return parsed
+
+
+_MEANT = (
+    "Nothing was read. What is meant is mysql+pymysql://USER:PASSWORD@HOST:PORT/DATABASE (special characters of the "
+    "password as %XX), or sqlite:////absolute/path of a file."
+)
+
+
+_SESSION = (
+    # Stamps are UTC, whatever zone the server is in: a TIMESTAMP is shown and compared in the session's.
+    "time_zone = '+00:00'",
+    # Nothing changes how a statement is read: ANSI, ORACLE, NO_BACKSLASH_ESCAPES, PAD_CHAR_TO_FULL_LENGTH and others
+    # do. Zero dates may be compared with.
+    "sql_mode = ''",
+    # Whole answers: a server may cut them, or refuse statements that examine many rows.
+    "sql_select_limit = 18446744073709551615",
+    "sql_big_selects = 1",
+)
+"""What is relied on, and what servers may be set up otherwise. Before the driver and SQLAlchemy look at it."""
+
+
+def _mysql(url: URL, read_timeout: float, connect_timeout: int) -> Engine:
+    return create_engine(
+        url.set(drivername="mysql+pymysql"),
+        pool_pre_ping=True,
+        hide_parameters=True,
+        isolation_level="REPEATABLE READ",  # a snapshot for the whole transaction, whatever the server's default is
+        connect_args={
+            "charset": "utf8mb4",
+            "collation": "utf8mb4_bin",
+            "init_command": f"SET SESSION {', '.join(_SESSION)}",
+            "connect_timeout": connect_timeout,
+            "read_timeout": read_timeout + 5,  # the server ends the statement before, if it can
+        },
+    )
+
+
+def _sqlite(url: URL, read_timeout: float, connect_timeout: int) -> Engine:
+    path = quote(str(Path(str(url.database)).absolute()))
+
+    def connect() -> sqlite3.Connection:
+        connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=connect_timeout, check_same_thread=False)
+        dialects.teach(connection)
+        return connection
+
+    return create_engine("sqlite://", creator=connect, poolclass=NullPool, hide_parameters=True)
+
+
+def _begin(connection: Connection, read_timeout: float) -> datetime:
+    """Begin the transaction; the database's clock from just before its snapshot, in UTC."""
+    if connection.dialect.name == "sqlite":
+        now = datetime.now(UTC)  # SQLite's clock is this machine's, and tells milliseconds only
+        connection.exec_driver_sql("BEGIN")
+        connection.exec_driver_sql("SELECT COUNT(*) FROM sqlite_master")  # only a first read fixes what is seen
+        return now
+    if connection.dialect.is_mariadb:  # type: ignore[attr-defined]
+        connection.execute(text(f"SET SESSION max_statement_time = {read_timeout}"))
+    else:
+        connection.execute(text(f"SET SESSION max_execution_time = {round(read_timeout * 1000)}"))
+    clock: datetime = connection.execute(text("SELECT UTC_TIMESTAMP(6)")).scalar_one()
+    connection.execute(text("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY"))
+    return clock.replace(tzinfo=UTC)
+
+
+def _capital(words: str) -> str:
+    return words[:1].upper() + words[1:]

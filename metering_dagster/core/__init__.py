@@ -1,0 +1,1 @@
+"""What every room shares: hours, errors, masking, and how AWS is reached."""

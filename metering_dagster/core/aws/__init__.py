@@ -1,0 +1,1 @@
+"""AWS: clients, DynamoDB's items and errors, transactions."""

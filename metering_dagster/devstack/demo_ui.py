@@ -1,0 +1,71 @@
+"""`metering-dagster demo --ui`: Dagster on what the last demo left, with the demo's own tables, settings and clock.
+
+Belongs here: what is started and ended, in which order. Does not: what the demo left (demo_state), how Dagster is
+started and ended (dagster_process), what is printed (cli).
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from metering_dagster.devstack.dagster_process import (
+    asked_to_end,
+    end_forgotten_runs,
+    running_dagster,
+    url_of,
+    usable_port,
+)
+from metering_dagster.devstack.demo_state import DemoState
+from metering_dagster.devstack.environment import environment_on
+from metering_dagster.devstack.home import HomeName, claimed_home, urls_in_use
+from metering_dagster.devstack.stack import LocalStack, create_tables, running_stack
+
+COMMAND = "metering-dagster demo --ui"
+CHECK_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class Showing:
+    """What there is to look at."""
+
+    url: str
+    stack: LocalStack
+    state: Path
+    home: Path
+    now: datetime
+
+
+def show(
+    root: Path,
+    ours: Mapping[str, str],
+    port: int | None,
+    ready: Callable[[Showing], None],
+    say: Callable[[str], None],
+) -> None:
+    """Run the stack and Dagster until SIGINT, SIGTERM or SIGHUP; `ready` gets the URL once the page can be opened.
+
+    Schedules and sensors are stopped, and the clock stands at the demo's instant, so that its hours can be run again
+    on any later day. Raises `StackError` or `SettingsError`, in words, where it cannot be started or does not stay up.
+    """
+    with asked_to_end() as end, claimed_home(root, HomeName.DEMO, COMMAND) as home:
+        state = DemoState(root)
+        now = state.instant()
+        port = usable_port(port, urls_in_use(root))
+        home.announce(url_of(port))
+        say("Starting: tables and marketplace as the demo left them, Dagster (about 15 s) ...")
+        with running_stack(state.folder, persist=True, now=now) as stack:
+            create_tables(stack)
+            end_forgotten_runs(home)
+            environment = environment_on(
+                stack, home.folder, ours, METERING_DEFAULT_STATUS="stopped",
+                **state.settings(now), **state.billing_settings(),
+            )  # fmt: skip
+            if end.is_set():
+                return
+            with running_dagster(root, home, state.folder / "dagster.log", environment, port) as dagster:
+                if dagster.is_ready(end):
+                    ready(Showing(dagster.url, stack, state.folder, home.folder, now))
+                while not end.wait(CHECK_SECONDS):
+                    dagster.check()
+                say("Ending: runs under way are waited for, the tables are saved ...")

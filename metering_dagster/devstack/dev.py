@@ -1,0 +1,148 @@
+"""`metering-dagster dev`: Dagster with all its schedules running, on an embedded stack where usage and billing data
+keep arriving.
+
+Belongs here: what is started and ended, in which order, and what is kept between two runs. Does not: what arrives
+(arrivals), how Dagster is started and ended (dagster_process), what is printed (cli).
+
+What is kept lies in `.metering/dev`: tables, bill, ledger, billing data and what was reported of it, logs, and up to
+when usage has arrived. Runs are kept in a DAGSTER_HOME of its own.
+"""
+
+import json
+import random
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from metering_dagster.devstack import loading
+from metering_dagster.devstack.arrivals import arriving, late_row, missed
+from metering_dagster.devstack.billing_arrivals import Collector
+from metering_dagster.devstack.dagster_process import (
+    asked_to_end,
+    end_forgotten_runs,
+    running_dagster,
+    url_of,
+    usable_port,
+)
+from metering_dagster.devstack.environment import environment_on
+from metering_dagster.devstack.home import HomeName, claimed_home, urls_in_use
+from metering_dagster.devstack.sample import cast_of, generate
+from metering_dagster.devstack.stack import (
+    AGGREGATED_USAGE_TABLE,
+    SUBSCRIBERS_TABLE,
+    USAGE_TABLE,
+    LocalStack,
+    StackError,
+    create_tables,
+    running_stack,
+)
+
+COMMAND = "metering-dagster dev"
+STATE = Path(".metering", "dev")
+ARRIVAL_SECONDS = 2.0
+LATE_SECONDS = 90.0
+QUIET_SECONDS = "10"
+"""After so long without a further row, a day of billing data is looked at: sooner than in production."""
+
+
+@dataclass(frozen=True)
+class Running:
+    """What there is to look at."""
+
+    url: str
+    stack: LocalStack
+    state: Path
+    home: Path
+    cron: str
+
+
+def develop(
+    root: Path,
+    ours: Mapping[str, str],
+    port: int | None,
+    ready: Callable[[Running], None],
+    say: Callable[[str], None],
+) -> None:
+    """Run everything until SIGINT, SIGTERM or SIGHUP; `ready` is told as soon as the page can be opened.
+
+    Raises `StackError` or `SettingsError`, in words, where it cannot be started or does not stay up.
+    """
+    state = root / STATE
+    state.mkdir(parents=True, exist_ok=True)
+    with asked_to_end() as end, claimed_home(root, HomeName.DEV, COMMAND) as home:
+        port = usable_port(port, urls_in_use(root))
+        home.announce(url_of(port))
+        say("Starting: tables and marketplace, usage, Dagster (about 15 s) ...")
+        with running_stack(state, persist=True, now=None) as stack:
+            usage = _Usage(stack, state / "arrived.json")
+            usage.make_up()
+            collector = Collector(state / "billing.sqlite")
+            collector.make_up()
+            end_forgotten_runs(home)
+            environment = environment_on(
+                stack, home.folder, ours,
+                METERING_DEFAULT_STATUS="running",
+                METERING_CRON=ours.get("METERING_CRON") or "* * * * *",
+                METERING_LEDGER_URI=str(state / "ledger"),
+                BILLING_DATABASE_URL=collector.url,
+                BILLING_CHANGES_URI=str(state / "billing_changes"),
+                BILLING_QUIET_SECONDS=QUIET_SECONDS,
+            )  # fmt: skip
+            if end.is_set():
+                return
+            with running_dagster(root, home, state / "dagster.log", environment, port) as dagster:
+                if dagster.is_ready(end):
+                    ready(Running(dagster.url, stack, state, home.folder, environment["METERING_CRON"]))
+                while not end.wait(ARRIVAL_SECONDS):
+                    dagster.check()
+                    usage.arrive()
+                    collector.ingest()
+                say("Ending: runs under way are waited for, the tables are saved ...")
+
+
+class _Usage:
+    """The seller's part: rows keep coming in."""
+
+    def __init__(self, stack: LocalStack, memory: Path) -> None:
+        self._stack, self._memory = stack, memory
+        self._client = stack.dynamodb()
+        self._streams = cast_of().streams
+        self._until: datetime | None = None
+        self._late_at = time.monotonic() + LATE_SECONDS
+        self._rng = random.Random()
+
+    def make_up(self) -> None:
+        """The sample at the first start; later what was missed since, as far as it can be billed."""
+        now = datetime.now(UTC)
+        since = datetime.fromisoformat(json.loads(self._memory.read_text())["until"]) if self._memory.exists() else None
+        create_tables(self._stack)
+        if since is None:
+            sample = generate(now)
+            loading.configure_sandbox(self._stack, sample)
+            loading.load_subscribers(self._client, SUBSCRIBERS_TABLE, sample.subscribers)
+        loading.load(self._client, USAGE_TABLE, missed(self._streams, since, now))
+        self._has_arrived(now)
+
+    def arrive(self) -> None:
+        """What was used since the last time; now and then something of an hour that has been metered already."""
+        now = datetime.now(UTC)
+        rows = list(arriving(self._streams, self._until or now, now))
+        try:
+            if time.monotonic() >= self._late_at:
+                self._late_at = time.monotonic() + LATE_SECONDS
+                late = late_row(self._client, AGGREGATED_USAGE_TABLE, self._streams, now, self._rng)
+                rows += [late] if late else []
+            loading.load(self._client, USAGE_TABLE, rows)
+        except (BotoCoreError, ClientError) as error:
+            raise StackError(f"The embedded DynamoDB no longer takes usage: {error}") from None
+        self._has_arrived(now)
+
+    def _has_arrived(self, until: datetime) -> None:
+        self._until = until
+        draft = self._memory.with_suffix(".new")
+        draft.write_text(json.dumps({"until": until.isoformat()}))
+        draft.replace(self._memory)

@@ -1,0 +1,43 @@
+"""The environment of whatever runs on the embedded stack.
+
+Belongs here: what is taken out of a person's environment, what is put in. Does not: reading settings.
+"""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from metering_dagster.devstack.stack import LocalStack
+
+_OF_A_DEPLOYMENT = ("METERING_", "AWS_", "BILLING_", "MARKETPLACE_")
+
+
+def environment_on(stack: "LocalStack", home: Path, ours: Mapping[str, str], **settings: str) -> dict[str, str]:
+    """`ours` with the stack's settings and these, live, without whatever was set in it for another deployment."""
+    return environment_with(home, ours, **(stack.environment() | {"METERING_MODE": "live"} | settings))
+
+
+def environment_with(home: Path, ours: Mapping[str, str], **settings: str) -> dict[str, str]:
+    """`ours` with these settings alone, without whatever was set in it for another deployment."""
+    kept = {
+        name: value
+        for name, value in ours.items()
+        if not name.startswith(_OF_A_DEPLOYMENT) and name not in ("PRODUCT_CODE", "DAGSTER_HOME")
+    }
+    return kept | {"DAGSTER_HOME": str(home)} | settings
+
+
+@contextmanager
+def being(environment: Mapping[str, str]) -> Iterator[None]:
+    """This process with that environment, for as long as the context is open."""
+    before = dict(os.environ)
+    os.environ.clear()
+    os.environ |= environment
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ |= before

@@ -1,0 +1,38 @@
+"""The embedded queues.
+
+Belongs here: how a queue with its dead-letter queue is made in the emulator. Does not: what is sent into it.
+"""
+
+import json
+from collections.abc import Mapping
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from metering_dagster.devstack.stack import LocalStack
+
+MAX_RECEIVE_COUNT = 5
+"""A message that was received so often without being deleted is moved to the dead-letter queue."""
+
+
+def create_queue(stack: "LocalStack", name: str, dead: str, **attributes: str) -> None:
+    """A queue, and the one to which it moves what is received too often; those that exist are left alone."""
+    with closing(stack.sqs()) as client:
+        # The emulator knows a queue of an earlier start, on another port, by its name alone.
+        if not _queue_exists(client, name):
+            _create_queue(client, name, dead, attributes)
+
+
+def _queue_exists(client: Any, name: str) -> bool:
+    try:
+        client.get_queue_url(QueueName=name)
+    except client.exceptions.QueueDoesNotExist:
+        return False
+    return True
+
+
+def _create_queue(client: Any, name: str, dead: str, attributes: Mapping[str, str]) -> None:
+    dead_url = client.create_queue(QueueName=dead)["QueueUrl"]
+    found = client.get_queue_attributes(QueueUrl=dead_url, AttributeNames=["QueueArn"])["Attributes"]
+    redrive = {"deadLetterTargetArn": found["QueueArn"], "maxReceiveCount": MAX_RECEIVE_COUNT}
+    client.create_queue(QueueName=name, Attributes={"RedrivePolicy": json.dumps(redrive), **attributes})

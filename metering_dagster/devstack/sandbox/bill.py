@@ -1,0 +1,208 @@
+"""What was billed, which calls came and what the sandbox was told, in SQLite. Committed before anyone is answered.
+
+Belongs here: the tables, and that the first quantity of an identity is the one billed. Does not: what may be billed at
+all (rules.py), who is told what (desk.py).
+"""
+
+import json
+import sqlite3
+import threading
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, astuple, dataclass, fields
+from decimal import Decimal
+from enum import StrEnum
+from os import PathLike
+from typing import Any
+
+from metering_dagster.devstack.sandbox.rules import Identity, Usage
+from metering_dagster.devstack.sandbox.world import World
+
+BUSY_SECONDS = 30.0
+IDENTITY = tuple(each.name for each in fields(Identity))
+SCHEMA = f"""
+create table if not exists billed (
+    place integer primary key autoincrement,
+    {" ".join(f"{name} text not null," for name in IDENTITY)}
+    quantity text not null,
+    allocations text,
+    metering_record_id text not null,
+    unique ({", ".join(IDENTITY)})
+);
+create table if not exists calls (
+    sequence integer primary key autoincrement,
+    monotonic real not null,
+    at text not null,
+    records integer not null,
+    bytes integer not null,
+    region text not null,
+    product_code text not null,
+    hours text not null,
+    licenses integer not null,
+    outcome text
+);
+create table if not exists world (only_one integer primary key check (only_one = 1), document text not null);
+"""
+
+
+class Status(StrEnum):
+    """How the service answers for one record."""
+
+    SUCCESS = "Success"
+    CUSTOMER_NOT_SUBSCRIBED = "CustomerNotSubscribed"
+    DUPLICATE_RECORD = "DuplicateRecord"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The answer for one record; only what is billed has an id."""
+
+    status: Status
+    metering_record_id: str | None = None
+
+
+@dataclass(frozen=True)
+class BilledRecord:
+    """One line of the bill. The quantity is written without trailing zeros."""
+
+    region: str
+    product_code: str | None
+    license_arn: str | None
+    customer_aws_account_id: str | None
+    customer_identifier: str | None
+    dimension: str
+    hour: str
+    quantity: str
+    allocations: list[dict[str, Any]] | None
+    metering_record_id: str
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call as it arrived. `at` and `monotonic` are real time, whatever the sandbox's clock says."""
+
+    sequence: int
+    monotonic: float
+    at: str
+    records: int
+    bytes: int
+    region: str
+    product_code: str | None
+    hours: list[str]
+    licenses: int
+    outcome: str | None
+    """"ok", an error's code or the fault that ended it; None while it is under way."""
+
+
+class Bill:
+    """One connection that all threads take turns on."""
+
+    def __init__(self, path: str | PathLike[str]) -> None:
+        self._lock = threading.Lock()
+        self._connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+        self._connection.row_factory = sqlite3.Row
+        self._connection.execute("pragma journal_mode = wal")
+        self._connection.execute("pragma synchronous = normal")  # outlives the process, if not the machine's power
+        self._connection.executescript(SCHEMA)
+
+    def close(self) -> None:
+        """Nothing is lost: all that was answered for is committed."""
+        with self._lock:
+            self._connection.close()
+
+    def settle(self, usages: Sequence[Usage]) -> list[Outcome]:
+        """Bill what is new, in order. A record that was billed before stays as it is, whoever may be billed now."""
+        with self._transaction() as connection:
+            return [_settle_one(connection, usage) for usage in usages]
+
+    def billed(self) -> list[BilledRecord]:
+        """The bill, in the order it was written."""
+        with self._lock:
+            rows = self._connection.execute(
+                f"select {', '.join(IDENTITY)}, quantity, allocations, metering_record_id from billed order by place"
+            ).fetchall()
+        return [_billed_record(row) for row in rows]
+
+    def open_call(self, call: Call) -> int:
+        """Log a call that has arrived, and give it its number."""
+        with self._transaction() as connection:
+            row = connection.execute(
+                "insert into calls (monotonic, at, records, bytes, region, product_code, hours, licenses)"
+                " values (:monotonic, :at, :records, :bytes, :region, :product_code, :hours, :licenses)"
+                " returning sequence",
+                {**asdict(call), "product_code": call.product_code or "", "hours": json.dumps(call.hours)},
+            ).fetchone()
+        return int(row[0])
+
+    def close_call(self, sequence: int, outcome: str) -> None:
+        """Log how it ended."""
+        with self._transaction() as connection:
+            connection.execute("update calls set outcome = ? where sequence = ?", (outcome, sequence))
+
+    def calls(self) -> list[Call]:
+        """All calls in the order they arrived."""
+        with self._lock:
+            rows = self._connection.execute("select * from calls order by sequence").fetchall()
+        return [_call(row) for row in rows]
+
+    def world(self) -> World:
+        """What the sandbox was told last."""
+        with self._lock:
+            row = self._connection.execute("select document from world").fetchone()
+        return World() if row is None else World().changed(json.loads(row[0]))
+
+    def keep_world(self, world: World) -> None:
+        """Remember it over a restart."""
+        with self._transaction() as connection:
+            connection.execute("insert or replace into world values (1, ?)", (json.dumps(world.document()),))
+
+    def forget(self) -> None:
+        """As a new database."""
+        with self._transaction() as connection:
+            for table in ("billed", "calls", "world", "sqlite_sequence"):
+                connection.execute(f"delete from {table}")
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with self._lock:
+            self._connection.execute("begin immediate")
+            try:
+                yield self._connection
+            except BaseException:
+                self._connection.execute("rollback")
+                raise
+            self._connection.execute("commit")
+
+
+def _settle_one(connection: sqlite3.Connection, usage: Usage) -> Outcome:
+    key = astuple(usage.identity)
+    condition = " and ".join(f"{name} = ?" for name in IDENTITY)
+    first = connection.execute(f"select quantity, metering_record_id from billed where {condition}", key).fetchone()
+    if first is not None:
+        same = Decimal(first[0]) == usage.quantity
+        return Outcome(Status.SUCCESS, first[1]) if same else Outcome(Status.DUPLICATE_RECORD)
+    if not usage.subscribed:
+        return Outcome(Status.CUSTOMER_NOT_SUBSCRIBED)
+    record_id = str(uuid.uuid4())
+    allocations = usage.record.get("UsageAllocations")
+    values = (*key, _plain(usage.quantity), None if allocations is None else json.dumps(allocations), record_id)
+    columns = (*IDENTITY, "quantity", "allocations", "metering_record_id")
+    marks = ", ".join("?" * len(columns))
+    connection.execute(f"insert into billed ({', '.join(columns)}) values ({marks})", values)
+    return Outcome(Status.SUCCESS, record_id)
+
+
+def _plain(quantity: Decimal) -> str:
+    return format(quantity.normalize(), "f")
+
+
+def _billed_record(row: sqlite3.Row) -> BilledRecord:
+    values: dict[str, Any] = {name: value or None for name, value in dict(row).items()}
+    if values["allocations"] is not None:
+        values["allocations"] = json.loads(values["allocations"])
+    return BilledRecord(**values)
+
+
+def _call(row: sqlite3.Row) -> Call:
+    return Call(**{**dict(row), "product_code": row["product_code"] or None, "hours": json.loads(row["hours"])})

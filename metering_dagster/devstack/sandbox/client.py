@@ -1,0 +1,75 @@
+"""Steering a sandbox over HTTP, from its own process or another.
+
+Belongs here: one method for each control path. Does not: the faults themselves (faults.py), metering (boto3 does that).
+"""
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Set
+from datetime import datetime
+from typing import Any
+
+from metering_dagster.devstack.sandbox.bill import BilledRecord, Call
+from metering_dagster.devstack.sandbox.control import PREFIX
+from metering_dagster.devstack.sandbox.errors import ControlError
+from metering_dagster.devstack.sandbox.faults import Fault
+
+TIMEOUT_SECONDS = 30.0
+DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+"""Loopback is never reached through a proxy."""
+
+
+class SandboxClient:
+    """Speaks to the sandbox at this URL."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def health(self) -> dict[str, Any]:
+        """Its clock, if it is there at all."""
+        answer: dict[str, Any] = self._ask("GET", "/health")
+        return answer
+
+    def bill(self) -> list[BilledRecord]:
+        """What was billed so far, in order."""
+        return [BilledRecord(**each) for each in self._ask("GET", "/bill")]
+
+    def calls(self) -> list[Call]:
+        """The calls so far, in order."""
+        return [Call(**each) for each in self._ask("GET", "/calls")]
+
+    def set_now(self, now: datetime | None) -> None:
+        """Freeze the clock at an instant; None: real time."""
+        self._ask("POST", "/clock", {"now": now})
+
+    def configure(self, **settings: object) -> dict[str, Any]:
+        """Change the named settings of the World, and leave the others; returns them all."""
+        answer: dict[str, Any] = self._ask("POST", "/configure", settings)
+        return answer
+
+    def inject(self, *faults: Fault) -> None:
+        """These faults and no others (none: all is well), counting calls from now on."""
+        self._ask("POST", "/faults", {"faults": [fault.document() for fault in faults]})
+
+    def reset(self) -> None:
+        """Back to how it started on an empty database."""
+        self._ask("POST", "/reset")
+
+    def _ask(self, method: str, path: str, document: Any = None) -> Any:
+        body = None if method == "GET" else json.dumps(document or {}, default=_plain).encode()
+        request = urllib.request.Request(f"{self.url}{PREFIX}{path}", data=body, method=method)
+        try:
+            with DIRECT.open(request, timeout=TIMEOUT_SECONDS) as answer:
+                return json.load(answer)
+        except urllib.error.HTTPError as error:
+            with error:
+                raise ControlError(json.load(error)["message"]) from None
+
+
+def _plain(value: object) -> Any:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, Set):
+        return sorted(value)
+    raise TypeError(f"a {type(value).__name__} has no JSON form")

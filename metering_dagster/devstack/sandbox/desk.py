@@ -1,0 +1,184 @@
+"""One call of BatchMeterUsage from its arrival to its answer.
+
+Belongs here: the order of things (log, throttle, disturb, examine, bill, answer). Does not: each of them.
+"""
+
+import json
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from metering_dagster.devstack.sandbox.bill import Bill, Call, Outcome
+from metering_dagster.devstack.sandbox.content import Content, content_of
+from metering_dagster.devstack.sandbox.errors import Code, RefusedError, http_status
+from metering_dagster.devstack.sandbox.faults import Disturbance, FaultPlan, Kind, status_of
+from metering_dagster.devstack.sandbox.limiter import Limiter
+from metering_dagster.devstack.sandbox.odd import WAYS
+from metering_dagster.devstack.sandbox.rules import Usage, examine
+from metering_dagster.devstack.sandbox.world import World
+
+TARGET = "AWSMPMeteringService.BatchMeterUsage"
+BODY_LIMIT = 1_000_000
+OK = "ok"
+AWS_JSON = "application/x-amz-json-1.1"
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """What came in. `size` may be more than the body holds: what is too long is not kept."""
+
+    target: str
+    signed: bool
+    region: str
+    body: bytes
+    size: int
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What goes out."""
+
+    status: int
+    body: bytes
+    content_type: str = AWS_JSON
+
+
+class Clock:
+    """The sandbox's idea of now: real, or frozen at an instant."""
+
+    def __init__(self, frozen: datetime | None) -> None:
+        self.frozen = frozen
+
+    def now(self) -> datetime:
+        """In UTC."""
+        return self.frozen or datetime.now(UTC)
+
+
+class Desk:
+    """Answers calls from any number of threads."""
+
+    def __init__(self, bill: Bill, now: datetime | None, monotonic: Callable[[], float]) -> None:
+        self.bill = bill
+        self.clock = Clock(now)
+        self.faults = FaultPlan()
+        self.world = bill.world()
+        self.closing = threading.Event()
+        self._configuring = threading.Lock()
+        self._limiter = Limiter(monotonic)
+        self._started_at = now
+
+    def take(self, arrival: Arrival) -> Answer | None:
+        """The answer, or None where the caller gets none."""
+        request = _parsed(arrival.body)
+        content = Content() if isinstance(request, RefusedError) else content_of(request)
+        stamp, refusal = self._let_in(arrival)
+        sequence = self.bill.open_call(_arrived(arrival, content, stamp))
+        outcome, answer = self._refused(refusal) if refusal else self._serve(arrival.region, request, content)
+        self.bill.close_call(sequence, outcome)
+        return answer
+
+    def configure(self, changes: Mapping[str, Any]) -> None:
+        """Change what the sandbox was told, and remember it over a restart."""
+        with self._configuring:
+            world = self.world.changed(changes)
+            self.bill.keep_world(world)
+            self.world = world
+
+    def forget(self) -> None:
+        """As newly started on an empty database."""
+        self.bill.forget()
+        self.faults.set([])
+        self.world = World()
+        self.clock.frozen = self._started_at
+        self._limiter.forget()
+
+    def _let_in(self, arrival: Arrival) -> tuple[float, RefusedError | None]:
+        """Only a signed call of the operation counts towards the quota."""
+        if not arrival.signed:
+            return self._limiter.stamp(), RefusedError(Code.MISSING_TOKEN, "The request has no Authorization.")
+        if arrival.target != TARGET:
+            return self._limiter.stamp(), RefusedError(Code.UNKNOWN_OPERATION, "Only BatchMeterUsage is offered.")
+        stamp, admitted = self._limiter.admit(arrival.region, self.world.calls_per_second)
+        if not admitted:
+            return stamp, RefusedError(Code.THROTTLING, "The calls to the API are throttled.")
+        if arrival.size >= BODY_LIMIT:
+            return stamp, RefusedError(Code.VALIDATION, f"The request must stay under {BODY_LIMIT} bytes.")
+        return stamp, None
+
+    def _serve(self, region: str, request: Any, content: Content) -> tuple[str, Answer | None]:
+        disturbance = self.faults.next_call(content)
+        if self.closing.wait(disturbance.seconds()) or disturbance.first(Kind.DROP):
+            return Kind.DROP, None
+        if disturbance.first(Kind.HTTP_503):
+            return Kind.HTTP_503, Answer(503, b"Service Unavailable", "text/plain")
+        if error := disturbance.first(Kind.ERROR):
+            code = str(error.code)
+            return code, _error(status_of(error), code, "An error on request.")
+        try:
+            outcome, answer = self._bill(region, request, disturbance)
+        except RefusedError as refusal:
+            outcome, answer = self._refused(refusal)
+        return (Kind.LOST_ANSWER, None) if disturbance.first(Kind.LOST_ANSWER) else (outcome, answer)
+
+    def _bill(self, region: str, request: Any, disturbance: Disturbance) -> tuple[str, Answer]:
+        if isinstance(request, RefusedError):
+            raise request
+        usages = examine(request, region, self.clock.now(), self.world)
+        left_out = disturbance.leaves_out([usage.record for usage in usages])
+        taken = [usage for place, usage in enumerate(usages) if place not in left_out]
+        unprocessed = [usage.record for place, usage in enumerate(usages) if place in left_out]
+        outcomes = self.bill.settle(taken)
+        body = _json({"Results": _results(taken, outcomes), "UnprocessedRecords": unprocessed})
+        odd = disturbance.first(Kind.ODD_ANSWER)
+        return OK, Answer(200, WAYS[str(odd.way)](body) if odd else body)
+
+    def _refused(self, refusal: RefusedError) -> tuple[str, Answer]:
+        return refusal.code, _error(http_status(refusal.code), refusal.code, refusal.message)
+
+
+def _parsed(body: bytes) -> Any:
+    """The body as JSON, or the refusal of what is none. What SQLite cannot hold (half a character) is none."""
+    try:
+        request = json.loads(body, parse_constant=_no_number)
+        json.dumps(request, ensure_ascii=False).encode()
+    except (ValueError, RecursionError):
+        return RefusedError(Code.SERIALIZATION, "The body is not JSON.")
+    return request
+
+
+def _no_number(name: str) -> None:
+    raise ValueError(name)
+
+
+def _arrived(arrival: Arrival, content: Content, stamp: float) -> Call:
+    return Call(
+        sequence=0,
+        monotonic=stamp,
+        at=datetime.now(UTC).isoformat(timespec="microseconds"),
+        records=content.records,
+        bytes=arrival.size,
+        region=arrival.region,
+        product_code=content.product_code,
+        hours=list(content.hours),
+        licenses=len(content.licenses),
+        outcome=None,
+    )
+
+
+def _results(usages: Sequence[Usage], outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
+    return [_result(usage, outcome) for usage, outcome in zip(usages, outcomes, strict=True)]
+
+
+def _result(usage: Usage, outcome: Outcome) -> dict[str, Any]:
+    result = {"UsageRecord": usage.record, "Status": outcome.status}
+    return result if outcome.metering_record_id is None else {**result, "MeteringRecordId": outcome.metering_record_id}
+
+
+def _error(status: int, code: str, message: str) -> Answer:
+    return Answer(status, _json({"__type": code, "message": message}))
+
+
+def _json(document: Any) -> bytes:
+    return json.dumps(document).encode()

@@ -1,0 +1,277 @@
+"""Faults on request: which calls they fall on, and what they do to them.
+
+Belongs here: the kinds of fault, each with a function that makes one, their JSON form, whose turn it is. Does not:
+carrying them out (desk.py).
+"""
+
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any, TypedDict, Unpack
+
+from metering_dagster.devstack.sandbox.content import Content
+from metering_dagster.devstack.sandbox.errors import ControlError, http_status
+from metering_dagster.devstack.sandbox.odd import WAYS
+from metering_dagster.devstack.sandbox.world import read_texts
+
+LONGEST_LATENCY = 3600.0
+
+
+class Kind(StrEnum):
+    """What can go wrong."""
+
+    LATENCY = "latency"
+    DROP = "drop"
+    HTTP_503 = "http_503"
+    ERROR = "error"
+    UNPROCESSED = "unprocessed"
+    LOST_ANSWER = "lost_answer"
+    ODD_ANSWER = "odd_answer"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One fault. `calls` counts, from 1, the calls whose content it looks for: numbers, "from N", or "all"."""
+
+    kind: Kind
+    calls: tuple[int, ...] | str = "all"
+    dimension: str | None = None
+    product_code: str | None = None
+    license_arn: str | None = None
+    code: str | None = None
+    """Of an error."""
+    status: int | None = None
+    """Of an error; None: the usual one of its code."""
+    count: int | None = None
+    """Of unprocessed: that many records, the first ones; None with no dimensions: all of them."""
+    dimensions: tuple[str, ...] | None = None
+    """Of unprocessed: the records of these dimensions."""
+    seconds: float | None = None
+    """Of latency."""
+    way: str | None = None
+    """Of an odd answer: in which way (odd.py)."""
+
+    def looks_at(self, content: Content) -> bool:
+        """Whether the call carries what this fault waits for."""
+        return (
+            (self.dimension is None or self.dimension in content.dimensions)
+            and (self.license_arn is None or self.license_arn in content.licenses)
+            and (self.product_code is None or self.product_code == content.product_code)
+        )
+
+    def falls_on(self, number: int) -> bool:
+        """Whether it strikes at the call of this number."""
+        if isinstance(self.calls, str):
+            return self.calls == "all" or number >= int(self.calls.removeprefix("from "))
+        return number in self.calls
+
+    def leaves_out(self, records: Sequence[Mapping[str, Any]]) -> frozenset[int]:
+        """The places of the records that come back unprocessed."""
+        if self.dimensions is not None:
+            wanted = self.dimensions
+            return frozenset(place for place, record in enumerate(records) if record["Dimension"] in wanted)
+        return frozenset(range(len(records) if self.count is None else min(self.count, len(records))))
+
+    def document(self) -> dict[str, Any]:
+        """The JSON form, which `read_fault` reads."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+@dataclass(frozen=True)
+class Disturbance:
+    """All that happens to one call."""
+
+    faults: tuple[Fault, ...] = ()
+
+    def first(self, kind: Kind) -> Fault | None:
+        """The first fault of a kind, if any."""
+        return next((fault for fault in self.faults if fault.kind is kind), None)
+
+    def seconds(self) -> float:
+        """How long the call waits."""
+        return sum(fault.seconds or 0.0 for fault in self.faults if fault.kind is Kind.LATENCY)
+
+    def leaves_out(self, records: Sequence[Mapping[str, Any]]) -> frozenset[int]:
+        """The places of all records that come back unprocessed."""
+        leaving = (fault.leaves_out(records) for fault in self.faults if fault.kind is Kind.UNPROCESSED)
+        return frozenset().union(*leaving)
+
+
+class FaultPlan:
+    """The faults now in force, each with the number of calls it has looked at since it was set."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._faults: tuple[Fault, ...] = ()
+        self._looked_at: list[int] = []
+
+    def set(self, faults: Sequence[Fault]) -> None:
+        """These faults and no others, counting from the next call."""
+        with self._lock:
+            self._faults, self._looked_at = tuple(faults), [0] * len(faults)
+
+    def next_call(self, content: Content) -> Disturbance:
+        """Count this call, and say what strikes it."""
+        with self._lock:
+            striking = [fault for place, fault in enumerate(self._faults) if self._strikes(place, content)]
+            return Disturbance(tuple(striking))
+
+    def _strikes(self, place: int, content: Content) -> bool:
+        fault = self._faults[place]
+        if not fault.looks_at(content):
+            return False
+        self._looked_at[place] += 1
+        return fault.falls_on(self._looked_at[place])
+
+
+class Carrying(TypedDict, total=False):
+    """Content that a call must carry for a fault to look at it."""
+
+    dimension: str
+    product_code: str
+    license_arn: str
+
+
+Calls = int | Iterable[int] | str
+
+
+def error(code: str, *, status: int | None = None, calls: Calls = "all", **content: Unpack[Carrying]) -> Fault:
+    """The call fails with this code."""
+    return Fault(Kind.ERROR, _numbers(calls), code=code, status=status, **content)
+
+
+def unprocessed(
+    count: int | None = None,
+    *,
+    dimensions: Iterable[str] | None = None,
+    calls: Calls = "all",
+    **content: Unpack[Carrying],
+) -> Fault:
+    """The first so many records, or those of some dimensions, or all of them, come back unprocessed."""
+    named = None if dimensions is None else tuple(dimensions)
+    return Fault(Kind.UNPROCESSED, _numbers(calls), count=count, dimensions=named, **content)
+
+
+def lost_answer(*, calls: Calls = "all", **content: Unpack[Carrying]) -> Fault:
+    """The call is billed, and the connection ends without an answer."""
+    return Fault(Kind.LOST_ANSWER, _numbers(calls), **content)
+
+
+def odd_answer(way: str, *, calls: Calls = "all", **content: Unpack[Carrying]) -> Fault:
+    """The call is billed, and answered in a way that no model foresees."""
+    return Fault(Kind.ODD_ANSWER, _numbers(calls), way=way, **content)
+
+
+def drop(*, calls: Calls = "all", **content: Unpack[Carrying]) -> Fault:
+    """The connection ends, and nothing is billed."""
+    return Fault(Kind.DROP, _numbers(calls), **content)
+
+
+def latency(seconds: float, *, calls: Calls = "all", **content: Unpack[Carrying]) -> Fault:
+    """The call waits before anything is done with it."""
+    return Fault(Kind.LATENCY, _numbers(calls), seconds=seconds, **content)
+
+
+def http_503(*, calls: Calls = "all", **content: Unpack[Carrying]) -> Fault:
+    """A balancer in front of the service answers in its place, in plain text."""
+    return Fault(Kind.HTTP_503, _numbers(calls), **content)
+
+
+def _numbers(calls: Calls) -> tuple[int, ...] | str:
+    if isinstance(calls, str):
+        return calls
+    return (calls,) if isinstance(calls, int) else tuple(calls)
+
+
+OWN_SETTINGS = {
+    Kind.ERROR: {"code", "status"},
+    Kind.UNPROCESSED: {"count", "dimensions"},
+    Kind.LATENCY: {"seconds"},
+    Kind.ODD_ANSWER: {"way"},
+}
+COMMON_SETTINGS = {"kind", "calls", "dimension", "product_code", "license_arn"}
+
+
+def read_fault(document: Any) -> Fault:
+    """A fault from its JSON form, complete and with nothing that its kind does not know."""
+    if not isinstance(document, dict):
+        raise ControlError("a fault must be an object")
+    try:
+        kind = Kind(document.get("kind", ""))
+    except ValueError:
+        raise ControlError(f"kind must be one of {', '.join(Kind)}") from None
+    unknown = sorted(set(document) - COMMON_SETTINGS - OWN_SETTINGS.get(kind, set()))
+    if unknown:
+        raise ControlError(f"a fault of kind {kind} has no {', '.join(unknown)}")
+    fault = Fault(kind, **{name: READERS[name](name, value) for name, value in document.items() if name != "kind"})
+    if kind is Kind.ERROR and fault.code is None:
+        raise ControlError("an error needs its code")
+    if kind is Kind.ODD_ANSWER and fault.way is None:
+        raise ControlError("an odd answer needs its way")
+    if kind is Kind.LATENCY and fault.seconds is None:
+        raise ControlError("latency needs its seconds")
+    return fault
+
+
+def status_of(fault: Fault) -> int:
+    """The HTTP status of an injected error."""
+    return fault.status if fault.status is not None else http_status(fault.code or "")
+
+
+def _calls(name: str, value: Any) -> tuple[int, ...] | str:
+    if isinstance(value, str):
+        start = value.removeprefix("from ")
+        if value == "all" or (value != start and start.isdecimal() and start.isascii()):
+            return value
+        raise ControlError(f'{name} must be numbers from 1, "from N" or "all"')
+    numbers = value if isinstance(value, list) else [value]
+    return tuple(_whole(name, number, 1) for number in numbers)
+
+
+def _whole(name: str, value: Any, least: int = 0) -> int:
+    if type(value) is not int or value < least:
+        raise ControlError(f"{name} must be a whole number from {least}")
+    return value
+
+
+def _status(name: str, value: Any) -> int:
+    if not 400 <= _whole(name, value) <= 599:
+        raise ControlError(f"{name} must be an HTTP status from 400 to 599")
+    return int(value)
+
+
+def _text(name: str, value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise ControlError(f"{name} must be a string that says something")
+    return value
+
+
+def _dimensions(name: str, value: Any) -> tuple[str, ...]:
+    return tuple(sorted(read_texts(name, value)))
+
+
+def _way(name: str, value: Any) -> str:
+    if not isinstance(value, str) or value not in WAYS:
+        raise ControlError(f"{name} must be one of {', '.join(WAYS)}")
+    return value
+
+
+def _seconds(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= LONGEST_LATENCY:
+        raise ControlError(f"{name} must be a number from 0 to {LONGEST_LATENCY:.0f}")
+    return float(value)
+
+
+READERS: Mapping[str, Callable[[str, Any], Any]] = {
+    "calls": _calls,
+    "dimension": _text,
+    "product_code": _text,
+    "license_arn": _text,
+    "code": _text,
+    "status": _status,
+    "count": _whole,
+    "dimensions": _dimensions,
+    "seconds": _seconds,
+    "way": _way,
+}

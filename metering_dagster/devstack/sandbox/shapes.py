@@ -1,0 +1,27 @@
+"""Reading JSON members whose shape nobody has checked yet. Pure.
+
+Belongs here: is it a structure, is it a string. Does not: whether what it says is acceptable (rules.py, quantities.py).
+"""
+
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from typing import Any
+
+from metering_dagster.devstack.sandbox.errors import Code, RefusedError
+
+
+def structure(value: Any, what: str, members: AbstractSet[str]) -> Mapping[str, Any]:
+    """A JSON object that has no member but the API's own."""
+    if not isinstance(value, dict):
+        raise RefusedError(Code.VALIDATION, f"{what} must be a structure.")
+    if not value.keys() <= members:
+        raise RefusedError(Code.VALIDATION, f"{what} has a member that the API does not know.")
+    return value
+
+
+def text(record: Mapping[str, Any], name: str) -> str | None:
+    """A string member; None where it is absent or null."""
+    value = record.get(name)
+    if value is not None and not isinstance(value, str):
+        raise RefusedError(Code.VALIDATION, f"{name} must be a string.")
+    return value

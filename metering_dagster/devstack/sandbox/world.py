@@ -1,0 +1,118 @@
+"""What the sandbox has been told about its marketplace: catalog, licences, subscriptions, limits. Pure.
+
+Belongs here: the settings and how their JSON form is read. Does not: what they mean for a record (rules.py), where they
+are kept (bill.py).
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from metering_dagster.devstack.sandbox.errors import ControlError
+
+
+@dataclass(frozen=True)
+class World:
+    """Everybody is subscribed and every name is known, until something else is said."""
+
+    dimensions: frozenset[str] | None = None
+    products: frozenset[str] | None = None
+    failing_products: frozenset[str] = frozenset()
+    licenses: Mapping[str, str | None] | None = None
+    """Known licences, each with the product it belongs to (None: not known)."""
+    customers: frozenset[str] | None = None
+    """Identifiers and accounts that a legacy call may name."""
+    unsubscribed: frozenset[str] = frozenset()
+    """Accounts, customer identifiers or licences without a subscription."""
+    subscribed_from: Mapping[str, datetime] = field(default_factory=dict)
+    """Accounts, customer identifiers or licenses, each with the instant of its subscription: no usage before."""
+    deprovisioned: Mapping[str, datetime] = field(default_factory=dict)
+    """Licences, each with the instant of its deprovisioning."""
+    disabled_regions: frozenset[str] = frozenset()
+    grace_accepts_old_hours: bool = True
+    """Whether hours 24 to 29 back are taken in the grace of the month's closing."""
+    calls_per_second: int | None = 10
+    """For each Region; None: no limit."""
+
+    def changed(self, changes: Mapping[str, Any]) -> "World":
+        """This world with the given settings replaced; the others stay as they are."""
+        unknown = sorted(set(changes) - set(READERS))
+        if unknown:
+            raise ControlError(f"unknown settings: {', '.join(unknown)}; known are {', '.join(READERS)}")
+        return replace(self, **{name: READERS[name](name, value) for name, value in changes.items()})
+
+    def document(self) -> dict[str, Any]:
+        """The JSON form, which `changed` reads back."""
+        return {each.name: _plain(getattr(self, each.name)) for each in fields(self)}
+
+
+def read_instant(name: str, value: Any) -> datetime:
+    """An ISO-8601 instant with its zone, as UTC."""
+    try:
+        instant = datetime.fromisoformat(value)
+    except (TypeError, ValueError):
+        raise ControlError(f"{name} must be an ISO-8601 instant") from None
+    if instant.tzinfo is None:
+        raise ControlError(f"{name} must name its zone, such as 2026-11-20T10:30:00Z")
+    return instant.astimezone(UTC)
+
+
+def read_texts(name: str, value: Any) -> frozenset[str]:
+    """A list of strings."""
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        raise ControlError(f"{name} must be a list of strings")
+    return frozenset(value)
+
+
+def _texts_or_any(name: str, value: Any) -> frozenset[str] | None:
+    return None if value is None else read_texts(name, value)
+
+
+def _licenses(name: str, value: Any) -> dict[str, str | None] | None:
+    if value is None:
+        return None
+    if not isinstance(value, dict) or not all(each is None or isinstance(each, str) for each in value.values()):
+        raise ControlError(f"{name} must map each licence to its product or null")
+    return value
+
+
+def _instants(name: str, value: Any) -> dict[str, datetime]:
+    if not isinstance(value, dict):
+        raise ControlError(f"{name} must map each name to an instant")
+    return {key: read_instant(name, each) for key, each in value.items()}
+
+
+def _flag(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ControlError(f"{name} must be true or false")
+    return value
+
+
+def _limit(name: str, value: Any) -> int | None:
+    if value is not None and (type(value) is not int or value < 1):
+        raise ControlError(f"{name} must be a whole number from 1, or null for no limit")
+    return value
+
+
+READERS: Mapping[str, Callable[[str, Any], Any]] = {
+    "dimensions": _texts_or_any,
+    "products": _texts_or_any,
+    "failing_products": read_texts,
+    "licenses": _licenses,
+    "customers": _texts_or_any,
+    "unsubscribed": read_texts,
+    "subscribed_from": _instants,
+    "deprovisioned": _instants,
+    "disabled_regions": read_texts,
+    "grace_accepts_old_hours": _flag,
+    "calls_per_second": _limit,
+}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, frozenset):
+        return sorted(value)
+    if isinstance(value, Mapping):
+        return {key: _plain(each) for key, each in value.items()}
+    return value.isoformat() if isinstance(value, datetime) else value

@@ -1,0 +1,1 @@
+"""What decides: plain values in, plain values out."""

@@ -1,0 +1,1 @@
+"""Tables, queues, APIs and files, each in the domain's words."""
