@@ -18,10 +18,10 @@ import boto3
 from botocore.config import Config
 
 from metering_dagster.core.aws.dynamodb import create_table
+from metering_dagster.core.quantity_kind import Quantities
 from metering_dagster.devstack.loading import load
 from metering_dagster.devstack.sample import SORT_KEY, SampleRow
 from metering_dagster.devstack.stack import LocalStack, running_stack
-from metering_dagster.metering.rules.quantities import Quantities
 from metering_dagster.metering.services.aggregation import aggregate
 from metering_dagster.metering.services.discovery import discover
 from metering_dagster.metering.services.tables import Slice, Tables

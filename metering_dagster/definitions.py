@@ -15,6 +15,7 @@ from metering_dagster.billing_changes.defs import assets as billing_room
 from metering_dagster.billing_changes.defs.io_manager import billing_changes_io
 from metering_dagster.billing_changes.defs.sensors import billing_changes_sensor
 from metering_dagster.billing_changes.services.deployment import Billing
+from metering_dagster.core.dagster_partitions import FIRST_HOUR, daily, hourly
 from metering_dagster.core.errors import SettingsError
 from metering_dagster.expiry.defs.assets import age_out_job, expired_usage
 from metering_dagster.expiry.defs.schedules import age_out_schedules
@@ -24,7 +25,6 @@ from metering_dagster.licenses.defs.finalize_job import finalize_deprovisioned
 from metering_dagster.licenses.defs.flush_job import flush_deprovisioning
 from metering_dagster.licenses.defs.flush_sensors import licence_sensors
 from metering_dagster.metering.defs.assets import external_assets, hourly_assets, meter_hour_job, mode_of
-from metering_dagster.metering.defs.partitions import FIRST_HOUR, daily, hourly
 from metering_dagster.metering.defs.schedules import meter_schedules
 from metering_dagster.metering.services.deployment import Deployment
 from metering_dagster.reporting.defs.assets import metering_report, refresh_report_job, report_schedule

@@ -13,20 +13,19 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
-from ipaddress import ip_address
 from typing import TypeVar
 from urllib.parse import SplitResult, urlsplit
 
+from metering_dagster.core.addresses import is_loopback
 from metering_dagster.core.cron import ticks_every_hour
 from metering_dagster.core.errors import SettingsError
 from metering_dagster.core.hours import clamp_lock
-from metering_dagster.core.masking import mask_text
+from metering_dagster.core.masking import shown_value
+from metering_dagster.core.quantity_kind import Quantities
 from metering_dagster.core.setting_names import is_of_kubernetes, is_ours, meant
-from metering_dagster.metering.rules.quantities import Quantities
 
 T = TypeVar("T")
 E = TypeVar("E", bound=StrEnum)
-_SHOWN = 120
 """Characters of a malformed value that its message repeats."""
 _FIRST_YEAR = 2000
 """Of a frozen clock: in the calendar's first hours there are no 23 offsets."""
@@ -222,12 +221,6 @@ def _shown_name(name: str) -> str:
     return shown_value(name)[1:-1] if name.isidentifier() else shown_value(name)
 
 
-def shown_value(text: str) -> str:
-    """A value as a message repeats it: quoted, masked, cut short."""
-    shown = mask_text(text)
-    return f"'{shown}'" if len(shown) <= _SHOWN else f"'{shown[:_SHOWN]}…'"
-
-
 def _printable(text: str) -> str:
     """No setting means control characters, or bytes that are no UTF-8; they would come out wherever it is named."""
     if not text.isprintable():
@@ -380,12 +373,3 @@ def _frozen_clock_faults(settings: Settings) -> list[str]:
     if settings.alerts_webhook_url is not None and not is_loopback(settings.alerts_webhook_url):
         faults.append("METERING_NOW is refused unless METERING_ALERTS_WEBHOOK_URL is on loopback, or not set")
     return faults
-
-
-def is_loopback(url: str) -> bool:
-    """Whether the URL's host is this machine alone."""
-    try:
-        host = urlsplit(url).hostname or ""
-        return host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        return False

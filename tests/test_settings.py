@@ -7,9 +7,10 @@ from datetime import UTC, datetime
 
 import pytest
 
+from metering_dagster.core.addresses import is_loopback
 from metering_dagster.core.errors import SettingsError
-from metering_dagster.metering.rules.quantities import Quantities
-from metering_dagster.settings import Mode, Settings, SettingsWarning, is_loopback, read_settings
+from metering_dagster.core.quantity_kind import Quantities
+from metering_dagster.settings import Mode, Settings, SettingsWarning, read_settings
 
 TABLES = {"USAGE_TABLE": "usage", "AGGREGATED_USAGE_TABLE": "aggregated", "SUBSCRIBERS_TABLE": "subscribers"}
 TOPIC = "arn:aws:sns:eu-west-1:123412341234:alerts"

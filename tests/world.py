@@ -31,7 +31,8 @@ from metering_dagster.metering.services.aggregation import aggregate
 from metering_dagster.metering.services.aggregation_report import Aggregation, Tell
 from metering_dagster.metering.services.deployment import Deployment
 from metering_dagster.metering.services.discovery import Discovery, discover
-from metering_dagster.metering.services.submission import Submission, Submitter
+from metering_dagster.metering.services.submission import Submitter
+from metering_dagster.metering.services.submission_report import Submission
 from metering_dagster.metering.stores import aggregated_table, subscribers_table, usage_table
 from metering_dagster.metering.stores.rate_limiter import Quota
 from metering_dagster.settings import Mode, Settings

@@ -111,7 +111,7 @@ def init(as_json: bool) -> None:
         # Who names a billing database alone wants to know of that alone.
         names_tables = any((settings.usage_table, settings.aggregated_usage_table, settings.subscribers_table))
         is_all = settings.billing_database_url is None or names_tables
-        reports = bring_up(Clients(settings), _progress) if is_all else []
+        reports = bring_up(settings, Clients(settings), _progress) if is_all else []
         billing = look_at_billing(settings)
     if as_json:
         click.echo(json.dumps(admin_output.init_json(reports) | {"billing": billing and billing.json()}, indent=2))
@@ -219,7 +219,8 @@ def _exit_2_where_it_fails(command: str) -> Iterator[None]:
 
 
 def _pinned(text: str) -> datetime:
-    from metering_dagster.settings import past_instant, shown_value
+    from metering_dagster.core.masking import shown_value
+    from metering_dagster.settings import past_instant
 
     try:
         return past_instant(text)

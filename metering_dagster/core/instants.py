@@ -5,7 +5,7 @@ timestamp, whose form is fixed (rows); what an instant means.
 """
 
 import re
-from datetime import UTC, datetime, timedelta
+from datetime import MAXYEAR, MINYEAR, UTC, datetime, timedelta
 from decimal import Decimal
 
 _TO_THE_SECOND = re.compile(r"[0-9]{4}-?[0-9]{2}-?[0-9]{2}[T ][0-9]{2}:?[0-9]{2}:?[0-9]{2}")
@@ -26,6 +26,18 @@ def instant_of_any_form(stated: object) -> datetime | None:
     if isinstance(stated, str):
         return _of_number(Decimal(stated)) if _NUMBER.fullmatch(stated) else _of_text(stated)
     return _of_number(stated) if isinstance(stated, Decimal) else None
+
+
+def instant_of(text: object) -> datetime | None:
+    """The instant that the tables state, in UTC; None for what is none, has no zone, or lies at the calendar's end."""
+    try:
+        stated = datetime.fromisoformat(text) if isinstance(text, str) else None
+        if stated is None or stated.tzinfo is None:
+            return None
+        instant = stated.astimezone(UTC)
+    except (ValueError, OverflowError):
+        return None
+    return instant if MINYEAR < instant.year < MAXYEAR else None
 
 
 def _of_text(text: str) -> datetime | None:

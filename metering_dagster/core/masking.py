@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable
 
 _SHOWN = 4
+_LONGEST_VALUE = 120
 _ARN = re.compile(r"(?:arn:aws[a-zA-Z-]*|\baws[a-zA-Z-]*:license-manager):(?:[^\s\"',;)\]}]|,(?=\w))+")
 """Also without its `arn:`, as some lifecycle events have it. A comma may be part of it."""
 _ACCOUNT = re.compile(r"(?<![0-9])[0-9]{12}(?![0-9])")
@@ -86,3 +87,9 @@ def licence_in(text: str) -> str | None:
         return mask(arn.rstrip(".:"))
     masked = _MASKED_LICENCE.search(text)
     return masked[1] if masked else None
+
+
+def shown_value(text: str) -> str:
+    """Quote a setting's or a file's value for a message: masked, and cut after 120 characters."""
+    shown = mask_text(text)
+    return f"'{shown}'" if len(shown) <= _LONGEST_VALUE else f"'{shown[:_LONGEST_VALUE]}…'"

@@ -16,6 +16,7 @@ import dagster as dg
 from metering_dagster.core import hours
 from metering_dagster.core.aws import dynamodb
 from metering_dagster.core.aws.clients import Clients
+from metering_dagster.core.dagster_partitions import FIRST_HOUR
 from metering_dagster.core.errors import SettingsError
 from metering_dagster.devstack import loading
 from metering_dagster.devstack.balance import Balance, GroupKey, RowKey, row_key, strike_balance
@@ -35,7 +36,6 @@ from metering_dagster.devstack.stack import (
     create_tables,
     running_stack,
 )
-from metering_dagster.metering.defs.partitions import FIRST_HOUR
 from metering_dagster.settings import read_settings
 
 if TYPE_CHECKING:

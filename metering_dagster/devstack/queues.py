@@ -4,20 +4,17 @@ Belongs here: how a queue with its dead-letter queue is made in the emulator. Do
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from metering_dagster.devstack.stack import LocalStack
+from typing import Any
 
 MAX_RECEIVE_COUNT = 5
 """A message that was received so often without being deleted is moved to the dead-letter queue."""
 
 
-def create_queue(stack: "LocalStack", name: str, dead: str, **attributes: str) -> None:
-    """A queue, and the one to which it moves what is received too often; those that exist are left alone."""
-    with closing(stack.sqs()) as client:
+def create_queue(connect: Callable[[], Any], name: str, dead: str, **attributes: str) -> None:
+    """Create a queue and its dead-letter queue, by a client of SQS that `connect` makes; keep those that exist."""
+    with closing(connect()) as client:
         # The emulator knows a queue of an earlier start, on another port, by its name alone.
         if not _queue_exists(client, name):
             _create_queue(client, name, dead, attributes)

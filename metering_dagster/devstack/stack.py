@@ -171,7 +171,7 @@ def create_tables(stack: LocalStack) -> None:
         except client.exceptions.ResourceInUseException:
             continue
         client.get_waiter("table_exists").wait(TableName=name)
-    create_queue(stack, EVENTS_QUEUE, DEAD_EVENTS_QUEUE)
+    create_queue(stack.sqs, EVENTS_QUEUE, DEAD_EVENTS_QUEUE)
 
 
 @dataclass(frozen=True)

@@ -76,7 +76,9 @@ class Account:
                 account._clients.append(client)
                 return client
 
-        reports = bring_up(Hooked(self.settings), lambda what, *_: self.told.append(what), self.slept.append)
+        reports = bring_up(
+            self.settings, Hooked(self.settings), lambda what, *_: self.told.append(what), self.slept.append
+        )
         return dict(zip(SHAPES, reports, strict=True))
 
     def _note(self, params: dict[str, Any], model: Any, **_: Any) -> None:

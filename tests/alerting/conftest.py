@@ -9,8 +9,8 @@ from datetime import datetime
 import dagster as dg
 import pytest
 
+from metering_dagster.core.dagster_partitions import FIRST_HOUR
 from metering_dagster.definitions import build_defs
-from metering_dagster.metering.defs.partitions import FIRST_HOUR
 from metering_dagster.settings import Settings
 from tests.webhook import Webhook
 from tests.world import World

@@ -17,9 +17,9 @@ from metering_dagster.alerting.defs import sensors
 from metering_dagster.alerting.defs.run_failures import Home
 from metering_dagster.alerting.defs.sensors import is_ours
 from metering_dagster.alerting.rules.cursor import OVERLAP_SECONDS
+from metering_dagster.core.dagster_partitions import FIRST_HOUR
 from metering_dagster.core.errors import UndeliveredError
 from metering_dagster.definitions import build_defs
-from metering_dagster.metering.defs.partitions import FIRST_HOUR
 from metering_dagster.settings import Settings
 from tests.alerting.conftest import Watch
 from tests.alerting.test_delivery import Topic

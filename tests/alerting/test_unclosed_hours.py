@@ -7,7 +7,7 @@ import pytest
 
 from metering_dagster.alerting.rules.unclosed_hours import Unclosed, alert_of, due, look
 from metering_dagster.core import hours
-from metering_dagster.metering.defs.partitions import FIRST_HOUR
+from metering_dagster.core.dagster_partitions import FIRST_HOUR
 from metering_dagster.metering.rules.run_decision import LastRun, Pending
 
 HOUR = datetime(2026, 11, 20, 10, tzinfo=UTC)

@@ -19,7 +19,7 @@ class Place:
 
     def __init__(self, stack):
         self.name = f"contract-{uuid.uuid4().hex[:12]}"
-        create_queue(stack, self.name, f"{self.name}-dead")
+        create_queue(stack.sqs, self.name, f"{self.name}-dead")
         self.sqs, self.url, self.dead = stack.sqs(), stack.queue_url(self.name), stack.queue_url(f"{self.name}-dead")
         self.queue = EventsQueue(self.sqs, self.url)
 

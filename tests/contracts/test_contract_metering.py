@@ -9,9 +9,9 @@ from decimal import Decimal
 
 import pytest
 
+from metering_dagster.core.quantity_kind import Quantities
 from metering_dagster.devstack.sandbox import Sandbox, faults
 from metering_dagster.metering.rules.batching import MAX_RECORDS, Batch, Lane
-from metering_dagster.metering.rules.quantities import Quantities
 from metering_dagster.metering.rules.statuses import RecordStatus
 from metering_dagster.metering.stores.metering_api import Answer, CallFailure, Marketplace, Trouble
 from tests.conftest import MEMORY

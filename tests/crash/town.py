@@ -123,7 +123,7 @@ class Town:
         """Empty tables, an empty queue, and a marketplace that knows the buyers."""
         for kind, shape in _SHAPES.items():
             create_table(self.client, self.table(kind), shape)
-        create_queue(self.stack, self.queue, self.dead_queue, VisibilityTimeout=str(VISIBILITY_SECONDS))
+        create_queue(self.stack.sqs, self.queue, self.dead_queue, VisibilityTimeout=str(VISIBILITY_SECONDS))
         self.sandbox.start()
         licences = {buyer.licence: buyer.product for buyer in self.buyers}
         self.sandbox.control(

@@ -7,10 +7,10 @@ import pytest
 
 from metering_dagster.core import hours
 from metering_dagster.core.errors import TableError
+from metering_dagster.core.quantity_kind import Quantities
 from metering_dagster.expiry.services.sweep import WINDOW, hours_of_sweep, sweep
 from metering_dagster.metering.rules.aggregate_group import judge_group
 from metering_dagster.metering.rules.group_steps import Commit
-from metering_dagster.metering.rules.quantities import Quantities
 from metering_dagster.metering.rules.raw_row import GroupKey
 from metering_dagster.metering.services.aggregation import aggregate
 from metering_dagster.metering.services.tables import Slice

@@ -44,7 +44,7 @@ class EventsWorld:
     def __init__(self, world: World, stack: LocalStack, **attributes: str) -> None:
         self.world, self.stack = world, stack
         self.name = f"events-{uuid.uuid4().hex[:12]}"
-        create_queue(stack, self.name, self.dead, **attributes)
+        create_queue(stack.sqs, self.name, self.dead, **attributes)
         self.url = stack.queue_url(self.name)
         self.sqs = stack.sqs()
         self._receipts: dict[str, str] = {}

@@ -5,9 +5,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from metering_dagster.core import hours
+from metering_dagster.core.instants import instant_of
 from metering_dagster.licenses.rules.flush_plan import hours_to_flush
 from metering_dagster.licenses.rules.window_end import OpenWindow, end_of, is_over
-from metering_dagster.metering.rules.flush_window import buyers_of, instant_of
+from metering_dagster.metering.rules.flush_window import buyers_of
 
 NOW = datetime(2026, 11, 28, 12, 20, tzinfo=UTC)
 ONE, OTHER = ("arn:aws:l:1", "1"), ("arn:aws:l:2", "2")

@@ -6,9 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metering_dagster.core.hours import HOUR, floor_hour
+from metering_dagster.core.instants import instant_of
 from metering_dagster.licenses.rules.flush_plan import FlushHour, hours_to_flush
 from metering_dagster.licenses.rules.window_end import OpenWindow, end_of, is_over
-from metering_dagster.metering.rules.flush_window import buyers_of, instant_of, is_flushed
+from metering_dagster.metering.rules.flush_window import buyers_of, is_flushed
 
 TURN = datetime(2026, 12, 1, tzinfo=UTC)
 instants = st.timedeltas(timedelta(hours=-30), timedelta(hours=40)).map(lambda passed: TURN + passed)

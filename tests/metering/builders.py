@@ -5,8 +5,9 @@ from decimal import Decimal
 from typing import Any
 
 from metering_dagster.core.hours import HOUR, bucket
+from metering_dagster.core.quantity_kind import Quantities
 from metering_dagster.metering.rules.aggregate_group import Aggregate
-from metering_dagster.metering.rules.quantities import Allocation, Quantities
+from metering_dagster.metering.rules.quantities import Allocation
 from metering_dagster.metering.rules.raw_row import GroupKey, RawRow, Usage, judge
 from metering_dagster.metering.rules.statuses import RawStatus
 from metering_dagster.metering.rules.usage_record import StoredAggregate

@@ -6,9 +6,9 @@ from decimal import Decimal
 import pytest
 from botocore.exceptions import ClientError
 
+from metering_dagster.core.quantity_kind import Quantities
 from metering_dagster.devstack.sandbox import faults
 from metering_dagster.metering.rules.isolation import GIVE_UP
-from metering_dagster.metering.rules.quantities import Quantities
 from metering_dagster.metering.services import ledger_entries, sendable
 from metering_dagster.metering.stores import aggregated_table, record_ends
 from metering_dagster.metering.stores.metering_api import Marketplace

@@ -5,9 +5,9 @@ import threading
 import pytest
 
 from metering_dagster.core.hours import parse_bucket
+from metering_dagster.core.quantity_kind import Quantities
 from metering_dagster.metering.rules.aggregate_group import judge_group
 from metering_dagster.metering.rules.group_steps import Commit
-from metering_dagster.metering.rules.quantities import Quantities
 from metering_dagster.metering.rules.raw_row import GroupKey
 from metering_dagster.metering.services.aggregation import aggregate
 from tests.items import ACCOUNT, DIMENSION, HOUR, LICENCE, a_usage, an_aggregate, an_allocation, some_usage

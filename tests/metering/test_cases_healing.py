@@ -10,8 +10,8 @@ import pytest
 from botocore.exceptions import ClientError
 
 from metering_dagster.core.hours import parse_bucket
+from metering_dagster.core.quantity_kind import Quantities
 from metering_dagster.devstack.sandbox import faults
-from metering_dagster.metering.rules.quantities import Quantities
 from metering_dagster.metering.services import aggregation, hour_run
 from metering_dagster.metering.services.aggregation import aggregate
 from metering_dagster.metering.stores import aggregated_table

@@ -4,8 +4,8 @@ from datetime import UTC, datetime
 
 import pytest
 
+from metering_dagster.core.quantity_kind import Quantities
 from metering_dagster.metering.rules import own_item_keys
-from metering_dagster.metering.rules.quantities import Quantities
 from metering_dagster.metering.rules.raw_row import GroupKey
 from tests.items import DIMENSION, HOUR, LICENCE, a_usage, an_aggregate, filled_up, some_usage
 from tests.metering.test_cases_answers import moves_to

@@ -2,7 +2,7 @@
 
 import pytest
 
-from metering_dagster.metering.rules.quantities import Quantities
+from metering_dagster.core.quantity_kind import Quantities
 from tests.items import (
     ACCOUNT,
     DIMENSION,

@@ -8,10 +8,10 @@ from fractions import Fraction
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from metering_dagster.core.quantity_kind import Quantities
 from metering_dagster.metering.rules.aggregate_group import Aggregate, judge_group
 from metering_dagster.metering.rules.quantities import (
     MAX_DECIMALS,
-    Quantities,
     first_fault,
     number_fault,
     number_text,

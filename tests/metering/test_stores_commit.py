@@ -10,9 +10,9 @@ from decimal import Decimal
 import pytest
 
 from metering_dagster.core.hours import parse_bucket
+from metering_dagster.core.quantity_kind import Quantities
 from metering_dagster.metering.rules.aggregate_group import judge_group
 from metering_dagster.metering.rules.group_steps import Commit
-from metering_dagster.metering.rules.quantities import Quantities
 from metering_dagster.metering.rules.raw_row import GroupKey
 from metering_dagster.metering.rules.statuses import RecordStatus
 from metering_dagster.metering.rules.usage_record import RecordEnd

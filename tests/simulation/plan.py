@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Any
 
-from metering_dagster.metering.rules.quantities import Quantities
+from metering_dagster.core.quantity_kind import Quantities
 
 HOUR = 3600.0
 Span = tuple[float, float]

@@ -29,7 +29,7 @@ from metering_dagster.metering.services.aggregation import aggregate
 from metering_dagster.metering.services.deployment import Deployment
 from metering_dagster.metering.services.discovery import discover
 from metering_dagster.metering.services.shadow import would_bill
-from metering_dagster.metering.services.submission import Submission
+from metering_dagster.metering.services.submission_report import Submission
 from metering_dagster.metering.stores.rate_limiter import Quota
 from metering_dagster.settings import Settings
 from tests.simulation.kernel import Kernel

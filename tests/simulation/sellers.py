@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 
-from metering_dagster.metering.rules.quantities import Quantities
+from metering_dagster.core.quantity_kind import Quantities
 from tests.simulation.books import Books, Group, GroupBook, Row, Total, Version, bucket_of, canonical, moment, start_of
 from tests.simulation.kernel import Kernel
 from tests.simulation.memory import MemoryDynamoDB

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from metering_dagster.metering.rules.quantities import Quantities
+from metering_dagster.core.quantity_kind import Quantities
 from tests.simulation import report
 from tests.simulation.books import is_billable, opens, start_of
 from tests.simulation.plan import HOUR, Plan

@@ -77,9 +77,11 @@ class TableReport:
     differs: list[Difference] = field(default_factory=list)
 
 
-def bring_up(clients: "Clients", progress: Progress, sleep: Callable[[float], None] = time.sleep) -> list[TableReport]:
+def bring_up(
+    settings: "Settings", clients: "Clients", progress: Progress, sleep: Callable[[float], None] = time.sleep
+) -> list[TableReport]:
     """Have all three tables as they are needed. All are looked at before the first is created."""
-    targets = _targets(clients)
+    targets = _targets(settings, clients)
     looked = [(target, _describe(target)) for target in targets]
     reports = []
     for number, (target, found) in enumerate(looked):
@@ -88,8 +90,7 @@ def bring_up(clients: "Clients", progress: Progress, sleep: Callable[[float], No
     return reports
 
 
-def _targets(clients: "Clients") -> list[Target]:
-    settings = clients.settings
+def _targets(settings: "Settings", clients: "Clients") -> list[Target]:
     names = _names(settings)
     here = clients.dynamodb()
     there = clients.dynamodb(settings.subscribers_table_region)

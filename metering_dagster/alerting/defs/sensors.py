@@ -17,9 +17,9 @@ from metering_dagster.alerting.rules.alert_text import Alert
 from metering_dagster.alerting.rules.cursor import Memory
 from metering_dagster.alerting.stores.delivery import Channel, LogChannel, SnsChannel, WebhookChannel
 from metering_dagster.core import hours
+from metering_dagster.core.dagster_partitions import FIRST_HOUR
 from metering_dagster.core.errors import MeteringError, SettingsError, UndeliveredError, UnreachableError
 from metering_dagster.metering.defs.hour_status import HourEvidence
-from metering_dagster.metering.defs.partitions import FIRST_HOUR
 from metering_dagster.metering.services.deployment import Deployment
 from metering_dagster.settings import Settings
 

@@ -15,9 +15,9 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from metering_dagster.alerting.rules.alert_text import Alert, as_json, subject_line, text
+from metering_dagster.core.addresses import is_loopback
 from metering_dagster.core.errors import CallerError, MeteringError, UnreachableError
 from metering_dagster.core.masking import mask_text
-from metering_dagster.settings import is_loopback
 
 ATTEMPTS = 2
 ANSWER_SECONDS = 4.0

@@ -16,8 +16,8 @@ from metering_dagster.billing_changes.defs.metadata import Horizon, of_report
 from metering_dagster.billing_changes.rules.cells import cells_of
 from metering_dagster.billing_changes.rules.day_diff import report
 from metering_dagster.billing_changes.stores.day_files import DayFiles, Replacement
+from metering_dagster.core.dagster_partitions import daily
 from metering_dagster.core.errors import MeteringError
-from metering_dagster.metering.defs.partitions import daily
 from metering_dagster.settings import Settings
 
 if TYPE_CHECKING:

@@ -18,8 +18,9 @@ from metering_dagster.billing_changes.services.deployment import Billing
 from metering_dagster.billing_changes.services.poll import Ask, Looked, look
 from metering_dagster.core.dagster_history import UNDER_WAY, last_materialization, text_of
 from metering_dagster.core.errors import DamagedFileError, ReplacedMeanwhileError
-from metering_dagster.metering.rules.flush_window import instant_of
-from metering_dagster.settings import Settings, shown_value
+from metering_dagster.core.instants import instant_of
+from metering_dagster.core.masking import shown_value
+from metering_dagster.settings import Settings
 
 if TYPE_CHECKING:
     from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition

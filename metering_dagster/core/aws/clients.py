@@ -5,16 +5,17 @@ Belongs here: time-outs, retries, the guard of a frozen clock. Does not: any cal
 
 import os
 import re
+from datetime import datetime
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError
 
+from metering_dagster.core.addresses import is_loopback
 from metering_dagster.core.errors import CallerError, SettingsError
 from metering_dagster.core.masking import mask_text
-from metering_dagster.settings import Settings, is_loopback
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
@@ -57,10 +58,30 @@ _QUEUE = Config(connect_timeout=2, read_timeout=5, retries={"mode": "standard", 
 _QUEUE_HOST = re.compile(r"https?://sqs(?:-fips)?\.([a-z0-9-]+)\.(?:amazonaws\.com(?:\.cn)?|api\.aws)(?:[:/]|$)")
 
 
+class AwsSettings(Protocol):
+    """The settings that clients are made by."""
+
+    @property
+    def region(self) -> str | None:
+        """The Region of the tables and the API; None: as the SDK finds it."""
+
+    @property
+    def subscribers_table_region(self) -> str:
+        """The Region of the subscribers table, which the marketplace's queue lies in as well."""
+
+    @property
+    def events_queue_url(self) -> str | None:
+        """The queue of lifecycle events."""
+
+    @property
+    def frozen_now(self) -> datetime | None:
+        """A clock that stands still; with it only loopback is called."""
+
+
 class Clients:
     """The clients of one deployment. They share one session, so the SDK's models are read once (0.2 s of CPU)."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: AwsSettings) -> None:
         self.settings = settings
 
     @cached_property

@@ -10,8 +10,8 @@ from decimal import Decimal
 from typing import TYPE_CHECKING
 
 from metering_dagster.ledger.rules.entries import BILLED, Entry, Kind, Standing, standing_of
+from metering_dagster.ledger.services.latest_entries import GROUP, in_order_of_time, last_of_each_group
 from metering_dagster.ledger.stores.files import Ledger, entries_of
-from metering_dagster.reporting.services.daily_report import GROUP, in_order_of_time, last_of_each_group
 
 if TYPE_CHECKING:
     import pyarrow as pa

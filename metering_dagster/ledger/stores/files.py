@@ -19,8 +19,8 @@ from urllib.parse import urlsplit
 
 from metering_dagster.core.arrow import column_of_texts, is_arrows
 from metering_dagster.core.errors import DamagedFileError, MeteringError, SettingsError, UnreachableError
+from metering_dagster.core.masking import shown_value
 from metering_dagster.ledger.rules.entries import Entry
-from metering_dagster.settings import shown_value
 
 if TYPE_CHECKING:
     import pyarrow as pa

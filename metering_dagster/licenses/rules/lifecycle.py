@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
+from metering_dagster.core.instants import instant_of
 from metering_dagster.licenses.rules.lifecycle_event import Event, Kind
-from metering_dagster.metering.rules.flush_window import instant_of
 
 ACTIVE, DEPROVISIONING, INACTIVE = "active", "deprovisioning", "inactive"
 FLAG = "1"

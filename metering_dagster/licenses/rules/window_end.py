@@ -7,9 +7,9 @@ lost then (closing), writing it (closing_store).
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+from metering_dagster.core.instants import instant_of
 from metering_dagster.core.masking import digest, mask
 from metering_dagster.metering.rules.batching import Buyer
-from metering_dagster.metering.rules.flush_window import instant_of
 
 AFTER_THE_LAST_WRITE = timedelta(hours=1)
 """How long a window whose expiry is no instant stays open after its row was last written."""

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from metering_dagster.core.aws import dynamodb
 from metering_dagster.core.aws.dynamodb import Explained, Item, stamp, value
+from metering_dagster.core.instants import instant_of
 from metering_dagster.licenses.rules.lifecycle import Row
 from metering_dagster.licenses.rules.lifecycle_event import Event
-from metering_dagster.metering.rules.flush_window import instant_of
 from metering_dagster.metering.stores.subscribers_table import SHAPE
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
+from metering_dagster.core.dagster_partitions import hourly
 from metering_dagster.metering.defs import checks, column_schemas
 from metering_dagster.metering.defs.ops import aggregate_groups, discover_pending, submit_batches
-from metering_dagster.metering.defs.partitions import hourly
 from metering_dagster.settings import Settings
 
 if TYPE_CHECKING:

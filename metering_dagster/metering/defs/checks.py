@@ -16,7 +16,7 @@ from metering_dagster.metering.rules.quantities import number_text
 
 if TYPE_CHECKING:
     from metering_dagster.metering.services.aggregation_report import Aggregation
-    from metering_dagster.metering.services.submission import Submission
+    from metering_dagster.metering.services.submission_report import Submission
 
 AGGREGATED: Mapping[str, str] = {
     "quantity_conserved": "What the rows of the groups seen add up to is what was committed, held, rejected or late.",

@@ -17,7 +17,7 @@ from metering_dagster.metering.rules.quantities import number_text, total
 if TYPE_CHECKING:
     from metering_dagster.metering.services.aggregation_report import Aggregation
     from metering_dagster.metering.services.discovery import Discovery
-    from metering_dagster.metering.services.submission import Submission
+    from metering_dagster.metering.services.submission_report import Submission
 
 PENDING_ROWS, PENDING_AGGREGATES = "pending_rows_after", "pending_aggregates_after"
 """What was pending after a run."""

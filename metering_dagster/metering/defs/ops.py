@@ -23,7 +23,7 @@ from metering_dagster.settings import Mode
 if TYPE_CHECKING:
     from metering_dagster.metering.services.aggregation_report import Tell
     from metering_dagster.metering.services.deployment import Deployment
-    from metering_dagster.metering.services.submission import Submission
+    from metering_dagster.metering.services.submission_report import Submission
     from metering_dagster.metering.services.tables import Slice
 
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import dagster as dg
 
 from metering_dagster.core import hours
+from metering_dagster.core.dagster_partitions import FIRST_HOUR
 from metering_dagster.metering.defs.hour_status import HourEvidence
-from metering_dagster.metering.defs.partitions import FIRST_HOUR
 from metering_dagster.metering.rules.run_decision import decide, hours_of_tick
 from metering_dagster.metering.services.deployment import Deployment
 from metering_dagster.settings import Settings

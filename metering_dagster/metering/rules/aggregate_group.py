@@ -12,12 +12,12 @@ from decimal import Decimal
 from enum import StrEnum
 
 from metering_dagster.core import hours
+from metering_dagster.core.quantity_kind import Quantities
 from metering_dagster.metering.rules.committed_rows import count, encode
 from metering_dagster.metering.rules.quantities import (
     MAX_ALLOCATIONS,
     Allocation,
     Allocations,
-    Quantities,
     merge,
     number_text,
     readable_number,

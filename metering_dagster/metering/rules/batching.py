@@ -10,8 +10,8 @@ from datetime import datetime
 from enum import StrEnum
 
 from metering_dagster.core import hours
+from metering_dagster.core.quantity_kind import Quantities
 from metering_dagster.metering.rules.aggregate_group import Aggregate
-from metering_dagster.metering.rules.quantities import Quantities
 from metering_dagster.metering.rules.usage_record import Identity, api_record, identity, record_bytes
 
 MAX_RECORDS = 25

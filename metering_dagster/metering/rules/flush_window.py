@@ -5,7 +5,7 @@ Belongs here: reading the end of a window, whom a visit of an hour is about. Doe
 """
 
 from collections.abc import Mapping
-from datetime import MAXYEAR, MINYEAR, UTC, datetime
+from datetime import datetime
 from enum import Enum
 
 from metering_dagster.core import hours
@@ -20,18 +20,6 @@ class Whose(Enum):
 
     EVERYBODY = "everybody's"
     DEPROVISIONING = "that of the buyers whose flush window is open"
-
-
-def instant_of(text: object) -> datetime | None:
-    """The instant that the tables state, in UTC; None for what is none, has no zone, or lies at the calendar's end."""
-    try:
-        stated = datetime.fromisoformat(text) if isinstance(text, str) else None
-        if stated is None or stated.tzinfo is None:
-            return None
-        instant = stated.astimezone(UTC)
-    except (ValueError, OverflowError):
-        return None
-    return instant if MINYEAR < instant.year < MAXYEAR else None
 
 
 def is_flushed(hour: datetime, now: datetime, end: datetime | None) -> bool:

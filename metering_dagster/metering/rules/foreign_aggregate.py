@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 from metering_dagster.core.instants import instant_of_any_form
-from metering_dagster.metering.rules.quantities import EXACT, Quantities, number_fault, readable_number, total
+from metering_dagster.core.quantity_kind import Quantities
+from metering_dagster.metering.rules.quantities import EXACT, number_fault, readable_number, total
 from metering_dagster.metering.rules.raw_row import GroupKey, RawRow, group_of
 from metering_dagster.metering.rules.statuses import RawStatus, Reason
 

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 
 from metering_dagster.core.masking import digest, mask, mask_text
+from metering_dagster.core.quantity_kind import Quantities
 from metering_dagster.metering.rules.aggregate_group import Aggregate, Outcome, Verdict, belongs, judge_pending
 from metering_dagster.metering.rules.committed_rows import Counted, settle
 from metering_dagster.metering.rules.foreign_aggregate import StampedRow, settle_others
-from metering_dagster.metering.rules.quantities import Quantities, number_text, readable_number, total
+from metering_dagster.metering.rules.quantities import number_text, readable_number, total
 from metering_dagster.metering.rules.raw_row import GroupKey, RawRow, RowEnd, Usage, judge
 from metering_dagster.metering.rules.statuses import RawStatus, Reason
 

@@ -10,9 +10,9 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Context, Decimal, Inexact, InvalidOperation, Overflow
-from enum import StrEnum
 from typing import Any
 
+from metering_dagster.core.quantity_kind import Quantities
 from metering_dagster.metering.rules.statuses import Reason
 
 EXACT = Context(prec=320, traps=[InvalidOperation, Inexact, Overflow])
@@ -27,18 +27,6 @@ _NUMERIC_TEXT = re.compile(r"\s*[+-]?([0-9]{1,200}(\.[0-9]{0,200})?|\.[0-9]{1,20
 _MAX_DIGITS, _LEAST_EXPONENT, _MOST_EXPONENT = 38, -130, 125
 """What DynamoDB stores as a number."""
 _API_DECIMAL = re.compile(r"(0|[1-9][0-9]{0,9})(\.[0-9]{1,6})?")
-
-
-class Quantities(StrEnum):
-    """`METERING_QUANTITIES`: which of the API's two kinds of quantity is sent."""
-
-    DECIMAL = "decimal"
-    INTEGER = "integer"
-
-    @property
-    def limit(self) -> Decimal:
-        """The largest quantity of one record."""
-        return Decimal("9999999999.999999") if self is Quantities.DECIMAL else Decimal(2147483647)
 
 
 Tags = tuple[tuple[str, str], ...]

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 from metering_dagster.core import hours
 from metering_dagster.core.instants import instant_of_any_form
-from metering_dagster.metering.rules.quantities import Allocations, Quantities, number_fault, read_allocations
+from metering_dagster.core.quantity_kind import Quantities
+from metering_dagster.metering.rules.quantities import Allocations, number_fault, read_allocations
 from metering_dagster.metering.rules.statuses import RawStatus, Reason
 
 _TIMESTAMP = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]")

@@ -12,10 +12,10 @@ from decimal import Decimal
 from typing import Any
 
 from metering_dagster.core import hours
+from metering_dagster.core.quantity_kind import Quantities
 from metering_dagster.metering.rules.aggregate_group import Aggregate, group_fault, legacy_identifier
 from metering_dagster.metering.rules.quantities import (
     Allocations,
-    Quantities,
     has_repeated_tag_set,
     number_fault,
     number_text,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from metering_dagster.metering.services.aggregation_report import Aggregation
     from metering_dagster.metering.services.deployment import Deployment
     from metering_dagster.metering.services.discovery import Discovery
-    from metering_dagster.metering.services.submission import Submission
+    from metering_dagster.metering.services.submission_report import Submission
     from metering_dagster.metering.services.tables import Slice, Tables
 
 RESTORED_LATELY = timedelta(hours=30)

@@ -30,7 +30,7 @@ from metering_dagster.metering.services.tables import Slice, Tables
 from metering_dagster.metering.stores.record_ends import Written
 
 if TYPE_CHECKING:
-    from metering_dagster.metering.services.submission import Submission
+    from metering_dagster.metering.services.submission_report import Submission
 
 WINDOW = 1_000
 """Records that are held in memory at once."""

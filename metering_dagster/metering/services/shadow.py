@@ -13,7 +13,7 @@ from metering_dagster.metering.services import ledger_entries
 from metering_dagster.metering.services.aggregation import aggregate
 from metering_dagster.metering.services.aggregation_report import Tell
 from metering_dagster.metering.services.sendable import pending_windows, reject_unsendable
-from metering_dagster.metering.services.submission import Submission
+from metering_dagster.metering.services.submission_report import Submission
 from metering_dagster.metering.services.tables import Slice, Tables
 
 

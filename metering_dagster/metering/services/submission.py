@@ -11,7 +11,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from decimal import Decimal
 
@@ -29,6 +29,7 @@ from metering_dagster.metering.rules.usage_record import RecordEnd, StoredAggreg
 from metering_dagster.metering.services import ledger_entries
 from metering_dagster.metering.services.aggregation_report import Tell, ignore
 from metering_dagster.metering.services.sendable import PUT_BACK, SHORT, pending_windows, reject_unsendable, write_ends
+from metering_dagster.metering.services.submission_report import Submission
 from metering_dagster.metering.services.tables import Slice, Tables
 from metering_dagster.metering.stores.hour_regions import HourRegions
 from metering_dagster.metering.stores.metering_api import OUT_OF_BOUNDS, CallFailure, Marketplace, Trouble
@@ -45,48 +46,7 @@ GIVE_UP = 20
 PASSES = 5
 CLOCKS_APART = timedelta(minutes=5)
 """So far the service's clock may be ahead of ours: beyond that it takes no signature of ours."""
-_NOTES = 20
 _UNBILLED = frozenset({RecordStatus.REJECTED, RecordStatus.NOT_SUBSCRIBED})
-
-
-@dataclass
-class Submission:
-    """What a visit submitted, in counts; nothing in it names a buyer in full."""
-
-    records: int = 0
-    """Pending records that were found."""
-    calls: int = 0
-    by_status: Counter[str] = field(default_factory=Counter)
-    """Records that ended now, by status."""
-    by_dimension: dict[str, Decimal] = field(default_factory=dict)
-    """Quantity of each dimension that ended as `Success` (or `DryRunSubmitted`)."""
-    rejected: Counter[str] = field(default_factory=Counter)
-    """`RejectedClientSide` by reason."""
-    ended_by_others: int = 0
-    """Records that another run wrote while this one sent them: the service took both for one."""
-    left: Counter[str] = field(default_factory=Counter)
-    """Records that are still pending, by why."""
-    unknown_products: int = 0
-    """Records of licences whose product nobody knows: one licence a call."""
-    notes: list[str] = field(default_factory=list)
-    """Records that did not end well, masked, the first few."""
-    warnings: list[str] = field(default_factory=list)
-    caller: str | None = None
-    """Why AWS refused the caller itself, if it did."""
-    where: str = ""
-    """The Region and endpoint that were called."""
-    other_region: str = ""
-    """The Region to which the hour belongs, if that is another one."""
-
-    def note(self, words: str) -> None:
-        """Keep a note, if there are not many yet."""
-        if len(self.notes) < _NOTES:
-            self.notes.append(words)
-
-    def add_failures(self, failures: Failures) -> None:
-        """Count what was left because something was raised for it that nobody foresaw."""
-        self.left.update(failures.by_why)
-        self.notes += failures.notes
 
 
 class Submitter:

@@ -9,9 +9,9 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from metering_dagster.core import hours
+from metering_dagster.core.quantity_kind import Quantities
 from metering_dagster.metering.rules.batching import Buyer
 from metering_dagster.metering.rules.flush_window import Windows
-from metering_dagster.metering.rules.quantities import Quantities
 
 if TYPE_CHECKING:
     from metering_dagster.metering.stores.aggregated_table import AggregatedTable

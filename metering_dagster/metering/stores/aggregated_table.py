@@ -18,11 +18,12 @@ from metering_dagster.core.aws.dynamodb import IndexShape, Item, TableShape, typ
 from metering_dagster.core.aws.transactions import Action, Fate, Unit, transact, transact_each
 from metering_dagster.core.errors import ItemRefusedError
 from metering_dagster.core.masking import mask
+from metering_dagster.core.quantity_kind import Quantities
 from metering_dagster.metering.rules import own_item_keys
 from metering_dagster.metering.rules.aggregate_group import Aggregate
 from metering_dagster.metering.rules.group_steps import Commit, aggregated_reason
 from metering_dagster.metering.rules.isolation import Failures, stops_the_rest
-from metering_dagster.metering.rules.quantities import Quantities, table_allocations
+from metering_dagster.metering.rules.quantities import table_allocations
 from metering_dagster.metering.rules.raw_row import GroupKey, RowEnd, account_of
 from metering_dagster.metering.rules.statuses import RawStatus
 from metering_dagster.metering.rules.usage_record import RecordEnd, StoredAggregate

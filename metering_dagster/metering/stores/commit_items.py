@@ -13,10 +13,11 @@ from typing import Any
 from metering_dagster.core import hours
 from metering_dagster.core.aws import dynamodb
 from metering_dagster.core.aws.dynamodb import Item, typed, value
+from metering_dagster.core.quantity_kind import Quantities
 from metering_dagster.metering.rules import committed_rows
 from metering_dagster.metering.rules.aggregate_group import Aggregate
 from metering_dagster.metering.rules.committed_rows import Counted
-from metering_dagster.metering.rules.quantities import Quantities, read_allocations, table_allocations
+from metering_dagster.metering.rules.quantities import read_allocations, table_allocations
 from metering_dagster.metering.rules.raw_row import GroupKey, Usage, parse_sort_key
 
 LIFE = timedelta(days=35)

@@ -14,10 +14,10 @@ from metering_dagster.core import hours
 from metering_dagster.core.aws import dynamodb, transactions
 from metering_dagster.core.aws.dynamodb import Explained, Item, TableShape, value
 from metering_dagster.core.aws.transactions import Action, Fate, Unit, transact
+from metering_dagster.core.quantity_kind import Quantities
 from metering_dagster.metering.rules import own_item_keys
 from metering_dagster.metering.rules.aggregate_group import Aggregate
 from metering_dagster.metering.rules.own_item_keys import OwnKey
-from metering_dagster.metering.rules.quantities import Quantities
 from metering_dagster.metering.rules.raw_row import GroupKey, parse_sort_key
 from metering_dagster.metering.rules.statuses import RecordStatus
 from metering_dagster.metering.rules.usage_record import api_record, identity

@@ -17,10 +17,10 @@ from metering_dagster.core import clock_skew
 from metering_dagster.core.aws.dynamodb import CALLER_CODES, is_connection_error, is_credentials_error
 from metering_dagster.core.errors import MeteringError
 from metering_dagster.core.masking import mask_names, mask_text, printable
+from metering_dagster.core.quantity_kind import Quantities
 from metering_dagster.metering.rules.aggregate_group import Aggregate
 from metering_dagster.metering.rules.batching import Batch
 from metering_dagster.metering.rules.metering_response import Answer, read_answer
-from metering_dagster.metering.rules.quantities import Quantities
 from metering_dagster.metering.rules.usage_record import api_record
 
 if TYPE_CHECKING:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from metering_dagster.core.aws import dynamodb
 from metering_dagster.core.aws.dynamodb import Explained, IndexShape, Item, TableShape, value
+from metering_dagster.core.instants import instant_of
 from metering_dagster.metering.rules.batching import Buyer
-from metering_dagster.metering.rules.flush_window import Windows, instant_of
+from metering_dagster.metering.rules.flush_window import Windows
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import dagster as dg
 
 from metering_dagster.core.dagster_history import last_materialization, text_of
+from metering_dagster.core.dagster_partitions import daily
 from metering_dagster.core.errors import MeteringError
 from metering_dagster.core.masking import mask_text
-from metering_dagster.metering.defs.partitions import daily
 from metering_dagster.metering.rules.quantities import number_text
 from metering_dagster.metering.services.deployment import Deployment
 from metering_dagster.settings import Settings

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from metering_dagster.core.masking import mask_text
 from metering_dagster.ledger.rules.entries import BILLED, Kind, Outcome
+from metering_dagster.ledger.services.latest_entries import GROUP, in_order_of_time, last_of_each_group
 from metering_dagster.ledger.stores.files import Ledger
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
 MOST_DIMENSIONS = 8
 """Drawn one by one; what is left is drawn together."""
-GROUP = ["license_arn", "customer_aws_account_id", "dimension"]
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -54,24 +54,6 @@ def lines_of_hour(ledger: Ledger, bucket: str) -> list[Line]:
         *_lines(bucket, Kind.ROW, rows.filter(pc.not_equal(rows["outcome"], Outcome.LATE.value)), "quantity"),
         *_lines(bucket, Kind.ROW, rows.filter(pc.equal(rows["outcome"], Outcome.LATE.value)), "late_by"),
     ]
-
-
-def in_order_of_time(table: "pa.Table") -> "pa.Table":
-    """The entries by the instant at which they were told; those of a version that did not say it are the oldest."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    instants = table["at"].cast(pa.int64())
-    return table.take(pc.sort_indices(pc.fill_null(instants, 0)))
-
-
-def last_of_each_group(table: "pa.Table") -> "pa.Table":
-    """The last entry of each group; `table` is in the order of time."""
-    import pyarrow as pa
-
-    numbered = table.append_column("number", pa.array(range(table.num_rows), pa.int64()))
-    latest = numbered.group_by(GROUP).aggregate([("number", "max")])
-    return table.take(latest["number_max"])
 
 
 def _lines(bucket: str, kind: Kind, table: "pa.Table", quantity: str) -> list[Line]:
