@@ -7,7 +7,7 @@ READY := .venv/.ready
 # uv brings certificates of its own; a company's machine trusts others as well.
 export UV_SYSTEM_CERTS ?= true
 
-.PHONY: help demo dev ui test lint format simulate simulate-billing crash-test fuzz mutate bench bench-billing lock clean
+.PHONY: help demo dev ui test lint snapshot format simulate simulate-billing crash-test fuzz mutate bench bench-billing lock clean
 
 help:  ## What can be made
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,6 +46,9 @@ lint: $(READY)  ## ruff, mypy, import-linter
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+
+snapshot: $(READY)  ## Renew the snapshot of what Dagster shows; read its diff
+	@$(BIN)/python -W ignore -m tests.definitions_snapshot
 
 format: $(READY)  ## Put the code into the house's form
 	@$(BIN)/ruff check --fix-only --quiet .
