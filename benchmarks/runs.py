@@ -32,7 +32,7 @@ class Cost:
     steps: int
     events: int
     payload: int
-    """Bytes of the serialised events."""
+    """Bytes of the serialized events."""
     on_disk: int
     """Bytes of the run's event database and its growth of the index."""
 

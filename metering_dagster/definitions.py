@@ -23,7 +23,7 @@ from metering_dagster.licenses.defs.event_job import apply_marketplace_events
 from metering_dagster.licenses.defs.event_sensor import marketplace_events_sensor
 from metering_dagster.licenses.defs.finalize_job import finalize_deprovisioned
 from metering_dagster.licenses.defs.flush_job import flush_deprovisioning
-from metering_dagster.licenses.defs.flush_sensors import licence_sensors
+from metering_dagster.licenses.defs.flush_sensors import license_sensors
 from metering_dagster.metering.defs.assets import external_assets, hourly_assets, meter_hour_job, mode_of
 from metering_dagster.metering.defs.schedules import meter_schedules
 from metering_dagster.metering.services.deployment import Deployment
@@ -75,7 +75,7 @@ def build_defs(
         ],
         sensors=[
             marketplace_events_sensor(settings),
-            *licence_sensors(settings, flush_deprovisioning, finalize_deprovisioned),
+            *license_sensors(settings, flush_deprovisioning, finalize_deprovisioned),
             billing_changes_sensor(settings, refresh_billing_changes, daily(first_hour)),
             run_failures_sensor(settings, first_hour),
         ],

@@ -67,7 +67,7 @@ class Settings:
     region: str | None = None
     """`AWS_REGION`, which other SDKs read and Python's does not; None: by the SDK's own chain."""
     product_code: str | None = None
-    """The product of licences whose subscriber row names none."""
+    """The product of licenses whose subscriber row names none."""
     lock_hours: int = 1
     quantities: Quantities = Quantities.DECIMAL
     ledger_uri: str | None = None
@@ -79,7 +79,7 @@ class Settings:
     events_seconds: int = 60
     """`METERING_EVENTS_SECONDS`: how often the sensor looks into that queue."""
     flush_seconds: int = 300
-    """`METERING_FLUSH_SECONDS`: how often it is looked whether deprovisioning licences have usage to be flushed."""
+    """`METERING_FLUSH_SECONDS`: how often it is looked whether deprovisioning licenses have usage to be flushed."""
     finalize_seconds: int = 900
     """`METERING_FINALIZE_SECONDS`: how often it is looked whether a flush window is over."""
     running: bool = False

@@ -66,7 +66,7 @@ def _dynamodb_local_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[st
 
 @pytest.fixture(scope="session")
 def engine(request: pytest.FixtureRequest) -> LocalStack | None:
-    """The stack with the DynamoDB that the test runs on: ministack's, unless the test is parametrised otherwise.
+    """The stack with the DynamoDB that the test runs on: ministack's, unless the test is parametrized otherwise.
 
     None for memory: there each world has its own.
     """

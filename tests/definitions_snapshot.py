@@ -1,4 +1,4 @@
-"""A snapshot of what Dagster shows: assets, checks, jobs, schedules, sensors and resources, as text that a diff explains.
+"""A snapshot of what Dagster shows: assets, checks, jobs, schedules, sensors, resources, as text for a diff.
 
 `make snapshot` renews it; tests/test_definitions_snapshot.py compares. Not in it: code versions of Dagster's own, and
 where a file lies.

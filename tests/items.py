@@ -11,8 +11,8 @@ from typing import Any
 
 from metering_dagster.core.aws import dynamodb
 
-LICENCE = "arn:aws:license-manager::111122223333:license:l-0123456789abcdef"
-OTHER_LICENCE = "arn:aws:license-manager::111122223333:license/l-fedcba9876543210"
+LICENSE = "arn:aws:license-manager::111122223333:license:l-0123456789abcdef"
+OTHER_LICENSE = "arn:aws:license-manager::111122223333:license/l-fedcba9876543210"
 ACCOUNT = "444455556666"
 OTHER_ACCOUNT = "777788889999"
 DIMENSION = "api_calls"
@@ -31,7 +31,7 @@ class Item:
 
     @property
     def secrets(self) -> set[str]:
-        """What of it must never show in full: licence, account, customer identifier."""
+        """What of it must never show in full: license, account, customer identifier."""
         named = ("licenseArn", "customerAWSAccountId", "customerIdentifier")
         texts = {str(self.values[name].get("S", "")) for name in named if name in self.values}
         if self.table == "usage":
@@ -64,7 +64,7 @@ def a_usage(
     second: int = 0,
     quantity: str | Typed | None = "1",
     *,
-    licence: str = LICENCE,
+    license: str = LICENSE,
     account: str = ACCOUNT,
     dimension: str = DIMENSION,
     hour: str = HOUR,
@@ -76,7 +76,7 @@ def a_usage(
     """A raw row. `filed` is its meteringPending: the hour of its key unless said otherwise, absent where None."""
     at = timestamp(hour, second)
     values: dict[str, Any] = {
-        "licenseArn": licence,
+        "licenseArn": license,
         "customerAWSAccountId_dimension_timestamp": sort_key or f"{account}#{dimension}#{at}",
         "customerAWSAccountId": account,
         "dimension": dimension,
@@ -98,7 +98,7 @@ def some_usage(*quantities: str, **changes: Any) -> list[Item]:
 def an_aggregate(
     quantity: str | Typed | None = "10",
     *,
-    licence: str = LICENCE,
+    license: str = LICENSE,
     account: str = ACCOUNT,
     dimension: str = DIMENSION,
     hour: str = HOUR,
@@ -108,7 +108,7 @@ def an_aggregate(
 ) -> Item:
     """An aggregate that somebody else wrote; pending unless it has a status."""
     values: dict[str, Any] = {
-        "licenseArn": licence,
+        "licenseArn": license,
         "account_dimension_hour": f"{account}#{dimension}#{hour}",
         "customerAWSAccountId": account,
         "dimension": dimension,
@@ -122,10 +122,10 @@ def an_aggregate(
     return Item("aggregated", _typed(values))
 
 
-def a_subscriber(licence: str = LICENCE, account: str = ACCOUNT, **attributes: str | Typed | None) -> Item:
+def a_subscriber(license: str = LICENSE, account: str = ACCOUNT, **attributes: str | Typed | None) -> Item:
     """An active subscriber."""
     values: dict[str, Any] = {
-        "licenseArn": licence,
+        "licenseArn": license,
         "customerAWSAccountId": account,
         "subscriptionStatus": "active",
         "agreementStatus": "active",
@@ -135,7 +135,7 @@ def a_subscriber(licence: str = LICENCE, account: str = ACCOUNT, **attributes: s
 
 
 def a_deprovisioning(
-    expiry: str | None, licence: str = LICENCE, account: str = ACCOUNT, **attributes: str | Typed | None
+    expiry: str | None, license: str = LICENSE, account: str = ACCOUNT, **attributes: str | Typed | None
 ) -> Item:
     """A subscriber whose flush window is open, until `expiry`."""
     marks: dict[str, str | Typed | None] = {
@@ -143,7 +143,7 @@ def a_deprovisioning(
         "deprovisioningPendingFlag": "1",
         "deprovisioningExpiry": expiry,
     }
-    return a_subscriber(licence, account, **(marks | attributes))
+    return a_subscriber(license, account, **(marks | attributes))
 
 
 def an_allocation(quantity: str, **tags: str) -> dict[str, Any]:

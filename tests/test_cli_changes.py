@@ -22,7 +22,7 @@ from metering_dagster.cli import main
 from metering_dagster.settings import read_settings
 from tests.billing_changes.conftest import filled_by_hand
 from tests.billing_changes.filling import BillingTables, tenant
-from tests.billing_changes.materialising import materialise
+from tests.billing_changes.materializing import materialize
 
 ROOT = Path(__file__).resolve().parents[1]
 HOUR = timedelta(hours=1)
@@ -52,8 +52,8 @@ def since(tables: BillingTables) -> str:
 
 @pytest.fixture
 def reported(tables: BillingTables, since: str) -> None:
-    """The day of these two cells is materialised."""
-    materialise(read_settings(os.environ), datetime.fromisoformat(since).date() - timedelta(days=3))
+    """The day of these two cells is materialized."""
+    materialize(read_settings(os.environ), datetime.fromisoformat(since).date() - timedelta(days=3))
 
 
 def changes(*arguments: str) -> Result:
@@ -159,7 +159,7 @@ def test_amounts_below_zero_stay_as_they_are_in_the_csv_unless_their_currency_is
     tables.fact("t1", day, now - HOUR, "-12.5", service="a", currency="EUR")
     tables.fact("t1", day, now - HOUR, "-3", service="b")
     tables.fact("t2", day, now - HOUR, "-1", currency="+A1")
-    materialise(read_settings(os.environ), day)
+    materialize(read_settings(os.environ), day)
     done = changes("--consumer", "w", "--csv")
     one, other = csv.DictReader(io.StringIO(done.stdout, newline=""))
     assert one["amounts"] == "-12.500000 EUR, -3.000000 USD"

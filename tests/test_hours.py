@@ -289,7 +289,7 @@ def test_every_hour_has_a_last_call_while_it_is_billable(start):
         assert any(hours.is_last_call(hour, now) for now in open_now)
 
 
-def test_a_deprovisioning_licence_is_at_its_last_call_10_minutes_before_its_expiry():
+def test_a_deprovisioning_license_is_at_its_last_call_10_minutes_before_its_expiry():
     expiry, hour = at("2026-11-28T15:20:00"), at("2026-11-28T15:00:00")
     assert not hours.is_last_call(hour, at("2026-11-28T15:09:59.999999"), expiry)
     assert hours.is_last_call(hour, at("2026-11-28T15:10:00"), expiry)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from metering_dagster.core.errors import MeteringError
 from metering_dagster.core.masking import (
     digest,
-    licence_in,
+    license_in,
     markdown_list,
     mask,
     mask_lines,
@@ -40,9 +40,9 @@ def test_a_digest_is_short_and_tells_two_values_apart():
     "aws:license-manager::123456789012:license:l-0123abcd",  # as some events have it
 ])  # fmt: skip
 @pytest.mark.parametrize("words", [
-    "no such licence: {}", "'{}'", "({})", '{{"licenseArn": "{}"}}', "[{}]", "{}, and others", "{}; and others", "{}",
+    "no such license: {}", "'{}'", "({})", '{{"licenseArn": "{}"}}', "[{}]", "{}, and others", "{}; and others", "{}",
 ])  # fmt: skip
-def test_a_licence_in_a_text_is_masked(arn, words):
+def test_a_license_in_a_text_is_masked(arn, words):
     shown = mask_text(words.format(arn))
     assert shown == words.format("****abcd")
     assert "123456789012" not in shown
@@ -68,14 +68,14 @@ def test_no_account_gets_through_between_other_words(before, after):
 
 
 @pytest.mark.parametrize(("text", "named"), [
-    ("an aggregate of licence ****cdef breaks the contract", "****cdef"),
-    ("product of licence ****: refused", "****"),
+    ("an aggregate of license ****cdef breaks the contract", "****cdef"),
+    ("product of license ****: refused", "****"),
     (f"arn:aws:sns:us-east-1:{ACCOUNT}:x refuses arn:aws:license-manager::{ACCOUNT}:license:l-0123abcd.", "****abcd"),
     (f"account ****4321 of {ACCOUNT}", None),
-    ("which licences are deprovisioning is not known", None),
+    ("which licenses are deprovisioning is not known", None),
 ])  # fmt: skip
-def test_the_licence_that_a_text_names(text, named):
-    assert licence_in(text) == named
+def test_the_license_that_a_text_names(text, named):
+    assert license_in(text) == named
 
 
 @pytest.mark.parametrize(

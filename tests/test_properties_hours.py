@@ -151,7 +151,7 @@ def test_every_hour_is_billed_by_a_tick_after_its_lock_and_has_a_last_call(start
 
 
 @given(instants, st.integers(0, 40), st.timedeltas(timedelta(minutes=-30), timedelta(hours=3)))
-def test_a_deprovisioning_licence_is_at_its_last_call_in_its_last_ten_minutes_or_with_all_others(now, back, left):
+def test_a_deprovisioning_license_is_at_its_last_call_in_its_last_ten_minutes_or_with_all_others(now, back, left):
     hour = hours.hour_at_offset(now, back)
     expected = left <= timedelta(minutes=10) or hours.is_last_call(hour, now)
     assert hours.is_last_call(hour, now, now + left) == expected

@@ -36,7 +36,7 @@ from metering_dagster.metering.services.submission_report import Submission
 from metering_dagster.metering.stores import aggregated_table, subscribers_table, usage_table
 from metering_dagster.metering.stores.rate_limiter import Quota
 from metering_dagster.settings import Mode, Settings
-from tests.items import ACCOUNT, DIMENSION, HOUR, LICENCE, Item, a_usage, an_aggregate, plain
+from tests.items import ACCOUNT, DIMENSION, HOUR, LICENSE, Item, a_usage, an_aggregate, plain
 from tests.memory_stack import MemoryClients, MemoryStack
 from tests.simulation.memory import MemoryMarketplace
 
@@ -140,9 +140,9 @@ class Outcome:
     failed_with: Mapping[str, Any]
     """The metadata of the failure."""
     metadata: Mapping[str, Mapping[str, Any]]
-    """Of each asset that was materialised, by its name."""
+    """Of each asset that was materialized, by its name."""
     observed: Mapping[str, Mapping[str, Any]]
-    """Of each hour that was observed and not materialised, by its bucket."""
+    """Of each hour that was observed and not materialized, by its bucket."""
     shown: Mapping[str, Mapping[str, Any]]
     """Of each output that a step handed on, by its name; the last of those that share one."""
     tags: Mapping[str, str]
@@ -288,10 +288,10 @@ class World:
         return outcome
 
     def flush(self, instance: dg.DagsterInstance | None = None) -> Outcome:
-        """Flush what deprovisioning licences used, by the job `flush_deprovisioning`."""
+        """Flush what deprovisioning licenses used, by the job `flush_deprovisioning`."""
         return self._run("flush_deprovisioning", instance)
 
-    def finalise(self, instance: dg.DagsterInstance | None = None) -> Outcome:
+    def finalize(self, instance: dg.DagsterInstance | None = None) -> Outcome:
         """Close the flush windows that are over, by the job `finalize_deprovisioned`."""
         return self._run("finalize_deprovisioned", instance)
 
@@ -477,4 +477,4 @@ def _words(failure: StepFailureData) -> str:
     return error.message.strip() if error else ""
 
 
-__all__ = ["ACCOUNT", "DIMENSION", "HOUR", "LAST_CALL", "LICENCE", "NOW", "Outcome", "Visit", "World"]
+__all__ = ["ACCOUNT", "DIMENSION", "HOUR", "LAST_CALL", "LICENSE", "NOW", "Outcome", "Visit", "World"]

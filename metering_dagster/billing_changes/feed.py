@@ -1,6 +1,6 @@
 """Which cells of cloud-billing data were ingested again: the public Python API (domain: the billing-changes signal).
 
-Belongs here: asking, straight from the database or as a named consumer from what was materialised. Does not: what is
+Belongs here: asking, straight from the database or as a named consumer from what was materialized. Does not: what is
 answered (answer, consumer_answer), SQL, files, layout.
 
     from metering_dagster.billing_changes import feed

@@ -113,7 +113,7 @@ def answer_text(answer: Answer) -> str:
     if meta.complete_until is not None:
         lines.append(f"Complete for all that was stamped before {instant_text(meta.complete_until)}.")
     if meta.pending:
-        lines.append(f"Moved, and not materialised yet: {', '.join(map(str, meta.pending))}.")
+        lines.append(f"Moved, and not materialized yet: {', '.join(map(str, meta.pending))}.")
     lines += [f"To re-pull by hand: {_days(one.first_day, one.last_day)}: {one.why}." for one in meta.repull_by_hand]
     lines += ["Detected:", *(f"  {sentence}" for sentence in meta.detects)]
     lines += ["Not detected:", *(f"  {sentence}" for sentence in meta.does_not_detect)]

@@ -24,7 +24,7 @@ def demo_json(done: Rehearsal) -> dict[str, object]:
         "runs": done.runs,
         "failures": list(done.failures),
         "wrong_groups": balance.wrong_groups,
-        "departure": {"status": done.departure.get("subscriptionStatus"), "finalised": done.is_finalised},
+        "departure": {"status": done.departure.get("subscriptionStatus"), "finalized": done.is_finalized},
         "total": _hour_json(balance.total),
         "hours": {bucket: _hour_json(hour) for bucket, hour in balance.hours.items()},
         "billing": billing_json(done.billing),
@@ -50,8 +50,8 @@ def demo_text(done: Rehearsal) -> str:
     )
     status = done.departure.get("subscriptionStatus", "gone")
     lines.append(
-        f"Licence {mask(done.departure.get('licenseArn'))}: deprovisioned by an event, its usage flushed to the last "
-        f"minute, now {status}{'' if done.is_finalised else ', NOT FINALISED'}."
+        f"License {mask(done.departure.get('licenseArn'))}: deprovisioned by an event, its usage flushed to the last "
+        f"minute, now {status}{'' if done.is_finalized else ', NOT FINALIZED'}."
     )
     if done.is_metered:
         lines.append("used = billed + held + waiting + rejected + late + expired in every hour, to the last unit;")

@@ -2,7 +2,7 @@
 
 Belongs here: looking up what an earlier run reported, and which runs there are. Does not: what it means.
 
-Not only our runs write there: whoever reaches the instance can report a materialisation with any metadata, and start a
+Not only our runs write there: whoever reaches the instance can report a materialization with any metadata, and start a
 run with any tags. So what is not as our runs write it is unknown, and none of it is an error.
 """
 
@@ -40,7 +40,7 @@ def is_under_way(instance: dg.DagsterInstance, job: str) -> bool:
 def last_materialization(
     instance: dg.DagsterInstance, asset: dg.AssetKey, partition: str
 ) -> tuple[datetime, Metadata] | None:
-    """When the partition was last materialised, and the metadata of that; None if it never was."""
+    """When the partition was last materialized, and the metadata of that; None if it never was."""
     records = instance.fetch_materializations(
         dg.AssetRecordsFilter(asset_key=asset, asset_partitions=[partition]), limit=1
     ).records

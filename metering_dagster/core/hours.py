@@ -24,7 +24,7 @@ GRACE_LAST_CALL = timedelta(hours=5)
 GRACE_CLOSES = timedelta(hours=6)
 """All three counted from 00:00 UTC on the 1st."""
 FLUSH_WINDOW = timedelta(minutes=10)
-"""How long before its licence's expiry a deprovisioning licence's usage is at its last call."""
+"""How long before its license's expiry a deprovisioning license's usage is at its last call."""
 MIN_LOCK_HOURS, MAX_LOCK_HOURS = 1, 20
 SHARDS = 7
 """The age-out's: an hour's shard is how many hours back it lies, modulo this."""
@@ -226,7 +226,7 @@ def shard_hours(shard: int, now: datetime) -> list[datetime]:
 
 def is_last_call(hour: datetime, now: datetime, expiry: datetime | None = None) -> bool:
     """Whether what is held or zero goes now or never: offset 22 on, a previous month's hour from 05:00 on the 1st,
-    a deprovisioning licence (of which `expiry` is the end of its window) from 10 minutes before that.
+    a deprovisioning license (of which `expiry` is the end of its window) from 10 minutes before that.
     """
     if expiry is not None and now >= expiry - FLUSH_WINDOW:
         return True

@@ -21,7 +21,7 @@ _USER = re.compile(r"(?<=://)(?:[^\s/?#]*|[^\s/]*:\S*)@")
 """Who calls, and with which password, in a URL: up to its last `@`, for that and a `/` may be part of a password."""
 _MARKUP = re.compile(r"[\\`\[\]<|]")
 """Of Markdown: code, links, pictures, HTML and the cells of a table."""
-_MASKED_LICENCE = re.compile(r"(?i)\blicen[cs]es?[ :=]{1,2}(\*{4}[^\s,;:.)\]]{0,4})")
+_MASKED_LICENSE = re.compile(r"(?i)\blicen[cs]es?[ :=]{1,2}(\*{4}[^\s,;:.)\]]{0,4})")
 
 
 def mask(value: str | None) -> str:
@@ -47,7 +47,7 @@ def digest(*values: str) -> str:
 
 
 def mask_text(text: str) -> str:
-    """The text with every licence ARN, twelve-digit account id, and user of a URL in it masked, in one printable line;
+    """The text with every license ARN, twelve-digit account id, and user of a URL in it masked, in one printable line;
     for messages of others and for what settings say.
     """
     # Escaped last: an escape that ends in digits would run into an account's.
@@ -79,13 +79,13 @@ def mask_names(text: str, names: Iterable[str]) -> str:
     return mask_text(text)
 
 
-def licence_in(text: str) -> str | None:
-    """The first licence that a text names, masked; one that is masked already stays as it is. None if it names none."""
+def license_in(text: str) -> str | None:
+    """The first license that a text names, masked; one that is masked already stays as it is. None if it names none."""
     arns = (match[0] for match in _ARN.finditer(text))
     arn = next((arn for arn in arns if "license" in arn), None)
     if arn is not None:
         return mask(arn.rstrip(".:"))
-    masked = _MASKED_LICENCE.search(text)
+    masked = _MASKED_LICENSE.search(text)
     return masked[1] if masked else None
 
 

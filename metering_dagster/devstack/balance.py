@@ -15,7 +15,7 @@ from metering_dagster.devstack.sandbox.bill import BilledRecord
 
 RowKey = tuple[str, str]
 GroupKey = tuple[str, str, str, str]
-"""Licence or product code, account, dimension, hour."""
+"""License or product code, account, dimension, hour."""
 
 
 @dataclass
@@ -131,8 +131,8 @@ def _billed(bill: Iterable[BilledRecord], balance: Balance, accounts: Mapping[st
     """The bill by group; a legacy customer's identifier stands for an account (`accounts`)."""
     billed: dict[GroupKey, Decimal] = {}
     for record in bill:
-        licence = record.license_arn or record.product_code or ""
+        license = record.license_arn or record.product_code or ""
         account = record.customer_aws_account_id or accounts[record.customer_identifier or ""]
-        billed[licence, account, record.dimension, record.hour] = Decimal(record.quantity)
+        billed[license, account, record.dimension, record.hour] = Decimal(record.quantity)
         balance.hours[record.hour].billed += Decimal(record.quantity)
     return billed

@@ -16,7 +16,7 @@ from functools import cache
 DEFAULT_SEED = 2026
 DAYS = 62
 """Up to and with today, which is ingested tomorrow night."""
-AZURE, AWS, GCP = "azure-enterprise", "aws-organisation", "gcp-billing"
+AZURE, AWS, GCP = "azure-enterprise", "aws-organization", "gcp-billing"
 """The integrations."""
 WEEKEND = {"Compute": 0.62, "Container": 0.71, "Databases": 0.9, "Functions": 0.45, "Notebooks": 0.2}
 """What a weekend's day costs of a working day's; storage and the like cost the same every day."""
@@ -206,7 +206,7 @@ def cast_of(seed: int = DEFAULT_SEED) -> Cast:
             services = _AWS_SERVICES if integration == AWS else _GCP_SERVICES
             lines += _lines(rng, tenants[-1], None, services, rng.randint(6, len(services)))
     two_currencies = tenants[2]
-    lines += [_Line(two_currencies, f"rg-{_AZURE_TENANTS[2][2][0]}", "Marketplace: analytics licence", 55.0, "USD")]
+    lines += [_Line(two_currencies, f"rg-{_AZURE_TENANTS[2][2][0]}", "Marketplace: analytics license", 55.0, "USD")]
     lines += [line for tenant in tenants for line in _monthly(rng, tenant)]
     shared = "rg-monitoring"
     subscriptions += [

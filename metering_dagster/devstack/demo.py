@@ -53,7 +53,7 @@ class Rehearsal:
     now: datetime
     balance: Balance
     departure: Mapping[str, str]
-    """The subscribers table's row of the licence that was deprovisioned, as it stands at the end."""
+    """The subscribers table's row of the license that was deprovisioned, as it stands at the end."""
     runs: int
     failures: tuple[str, ...]
     """Runs that failed, in their own words."""
@@ -66,12 +66,12 @@ class Rehearsal:
 
     @property
     def is_metered(self) -> bool:
-        """Whether every run was green, everything used is accounted for, and the licence that ended is finalised."""
-        return not self.failures and self.balance.is_even and self.is_finalised
+        """Whether every run was green, everything used is accounted for, and the license that ended is finalized."""
+        return not self.failures and self.balance.is_even and self.is_finalized
 
     @property
-    def is_finalised(self) -> bool:
-        """Whether the deprovisioned licence is inactive, without markers."""
+    def is_finalized(self) -> bool:
+        """Whether the deprovisioned license is inactive, without markers."""
         row = self.departure
         return row.get("subscriptionStatus") == "inactive" and not {"deprovisioningPendingFlag",
                                                                       "deprovisioningExpiry"} & set(row)  # fmt: skip
@@ -99,7 +99,7 @@ def check_instant(now: datetime) -> None:
 
 def rehearse(root: Path, now: datetime, progress: Progress) -> Rehearsal:
     """Start the stack, load a sample, let a buyer leave, meter offsets 23 to 1, let late usage arrive, meter again, end
-    what is past its window and the licence that was left, strike the balance, report the days.
+    what is past its window and the license that was left, strike the balance, report the days.
 
     A rehearsal begins with an empty home and empty tables, and leaves them for `metering-dagster demo --ui`. One at a
     time, and none while that UI is open: a second one is refused (`StackError`).
@@ -156,13 +156,13 @@ def _runs(sample: Sample) -> list[_Run]:
     only_recent = {"ops": {"expired_usage": {"config": {"whole": False}}}}
     shards = sorted({str(offset % hours.SHARDS) for offset in STALE_OFFSETS})
     return [
-        _Run("apply_marketplace_events", "a licence is deprovisioned", before_now=True),
+        _Run("apply_marketplace_events", "a license is deprovisioned", before_now=True),
         _Run("flush_deprovisioning", "its last usage is flushed", before_now=True),
         *(_Run("meter_hour", f"metering {bucket}", bucket) for bucket in buckets),
         *(_Run("meter_hour", f"metering {bucket} again", bucket, after_late_usage=True)
           for bucket in _hours_to_meter_again(sample)),
         *(_Run("age_out", f"ending what is past its window, shard {shard}", shard, only_recent) for shard in shards),
-        _Run("finalize_deprovisioned", "the licence is finalised"),
+        _Run("finalize_deprovisioned", "the license is finalized"),
         *(_Run("refresh_report", f"the report of {day}", day) for day in _days(now)),
     ]  # fmt: skip
 
@@ -216,7 +216,7 @@ def _balance(stack: LocalStack, client: "DynamoDBClient", sample: Sample, ending
         ends[item["licenseArn"], item[SORT_KEY]] = item
     groups = {row.group for row in everything}
     aggregates: dict[GroupKey, Mapping[str, Any]] = {}
-    keys = {(licence, f"{account}#{dimension}#{hour}") for licence, account, dimension, hour in groups}
+    keys = {(license, f"{account}#{dimension}#{hour}") for license, account, dimension, hour in groups}
     for item in _items(client, AGGREGATED_USAGE_TABLE, "account_dimension_hour", keys):
         group = (item["licenseArn"], item["customerAWSAccountId"], item["dimension"], item["hourBucket"])
         aggregates[group] = item

@@ -19,12 +19,12 @@ STALE_GROUPS, STALE_ROWS = 3, 4
 NOTICE = timedelta(minutes=10)
 """How long before the rehearsal's instant the buyer's last usage is flushed."""
 SINCE_EVENT = timedelta(minutes=55)
-"""Then so long ago the licence was deprovisioned: its window closes five minutes after the flush."""
+"""Then so long ago the license was deprovisioned: its window closes five minutes after the flush."""
 
 
 @dataclass(frozen=True)
 class Departure:
-    """A buyer who leaves: the licence, its usage to the last minute, the event."""
+    """A buyer who leaves: the license, its usage to the last minute, the event."""
 
     subscriber: Mapping[str, Any]
     rows: tuple[SampleRow, ...]
@@ -33,7 +33,7 @@ class Departure:
 
     @property
     def license_arn(self) -> str:
-        """The licence that ends."""
+        """The license that ends."""
         return str(self.subscriber["licenseArn"])
 
     def event(self) -> str:

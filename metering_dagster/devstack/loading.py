@@ -35,9 +35,9 @@ def load_subscribers(client: "DynamoDBClient", table: str, subscribers: Iterable
 
 
 def configure_sandbox(stack: "LocalStack", sample: Sample, leaving: Departure | None = None) -> None:
-    """Tell the sandbox which products, dimensions, licences and legacy customers exist: it refuses all others.
+    """Tell the sandbox which products, dimensions, licenses and legacy customers exist: it refuses all others.
 
-    And which licence is deprovisioned, so that it accepts that one's usage for an hour more.
+    And which license is deprovisioned, so that it accepts that one's usage for an hour more.
     """
     SandboxClient(stack.sandbox_url).configure(
         products=list(sample.products),

@@ -1,7 +1,7 @@
 """Sample usage: what a seller of three products, with some forty buyers, wrote in the last 23 whole hours.
 
 Belongs here: the buyers, their usage by day rhythm, the faults that real usage has. Does not: how it is put into a
-running stack (loading.py), sample billing data, any judgement of a row.
+running stack (loading.py), sample billing data, any judgment of a row.
 
 `generate` is pure: the same `now` and seed make the same sample. Each row knows how much was really used, so that
 whoever meters it can be judged.
@@ -53,7 +53,7 @@ class Kind(StrEnum):
     BAD = "bad"
     """Breaks the contract; `code` says how."""
     MISFILED = "misfiled"
-    """Pending under a neighbouring hour."""
+    """Pending under a neighboring hour."""
     LATE = "late"
     """A new second of an hour that has been metered."""
     OVERWRITTEN = "overwritten"
@@ -79,7 +79,7 @@ class SampleRow:
 
     @property
     def group(self) -> tuple[str, str, str, str]:
-        """The licence, account, dimension and hour that its usage belongs to."""
+        """The license, account, dimension and hour that its usage belongs to."""
         account, _, _ = str(self.item[SORT_KEY]).partition("#")
         return self.item["licenseArn"], account, self.item["dimension"], self.item["timestamp"][:13]
 
@@ -97,11 +97,11 @@ class Sample:
     products: tuple[str, ...]
     dimensions: tuple[str, ...]
     legacy_customers: tuple[str, ...]
-    """The customer identifiers of buyers without a licence."""
+    """The customer identifiers of buyers without a license."""
 
     @property
     def licenses(self) -> dict[str, str]:
-        """Each licence with its product."""
+        """Each license with its product."""
         return {row["licenseArn"]: row["productCode"] for row in self.subscribers}
 
 
@@ -138,7 +138,7 @@ class License:
 
 @dataclass(frozen=True)
 class Stream:
-    """Usage of one licence in one dimension: a group each hour, or none."""
+    """Usage of one license in one dimension: a group each hour, or none."""
 
     license: License
     dimension: _Dimension
@@ -228,7 +228,7 @@ def _streams(rng: random.Random, licenses: Sequence[License]) -> list[Stream]:
 
 
 def subscriber_of(held: License, now: datetime) -> Mapping[str, Any]:
-    """The subscribers table's row of a licence that has been active for a while."""
+    """The subscribers table's row of a license that has been active for a while."""
     since = _stamp(now - timedelta(days=90))
     return {
         "licenseArn": held.arn,
@@ -331,8 +331,8 @@ class _Special:
         for group in self._take(1, LAST_CALL) + self._take(3):
             group.rows = [_zero(row) for row in group.rows]
         for group in self._take(5):
-            place, neighbour = self._place(group), group.hour + self._rng.choice((-1, 1)) * HOUR
-            group.rows[place] = _changed(group.rows[place], Kind.MISFILED, {"meteringPending": bucket(neighbour)})
+            place, neighbor = self._place(group), group.hour + self._rng.choice((-1, 1)) * HOUR
+            group.rows[place] = _changed(group.rows[place], Kind.MISFILED, {"meteringPending": bucket(neighbor)})
 
     def later(self) -> tuple[SampleRow, ...]:
         """What arrives once its groups have been metered; they stay as they are."""

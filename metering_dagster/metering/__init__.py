@@ -1,5 +1,5 @@
 """One hour of usage, from raw rows to billed records.
 
 Belongs here: the rules of rows, groups and batches, the tables and the API they meet, and the hourly assets.
-Does not: licences' lifecycle, age-out, billing data, anything of the embedded stack.
+Does not: licenses' lifecycle, age-out, billing data, anything of the embedded stack.
 """

@@ -15,7 +15,7 @@ from metering_dagster.admin.services.status import place, survey
 from metering_dagster.cli import main
 from metering_dagster.cli.admin_output import address, status_text
 from metering_dagster.core.aws import clients
-from tests.items import ACCOUNT, HOUR, LICENCE, OTHER_LICENCE, a_usage, an_aggregate, some_usage
+from tests.items import ACCOUNT, HOUR, LICENSE, OTHER_LICENSE, a_usage, an_aggregate, some_usage
 from tests.world import World
 
 BAD = {"S": "abc"}
@@ -113,9 +113,9 @@ def test_a_mended_row_ends_the_hold(world):
 
 
 def test_a_group_that_was_rejected_as_a_whole_does_not_hold_what_is_written_after(world):
-    world.put(a_usage(5, "1", licence="arn:nothing", filed=None, meteringStatus="RejectedClientSide",
+    world.put(a_usage(5, "1", license="arn:nothing", filed=None, meteringStatus="RejectedClientSide",
                       meteringStatusReason="InvalidLicenseArn"))  # fmt: skip
-    world.put(a_usage(6, "1", licence="arn:nothing"))
+    world.put(a_usage(6, "1", license="arn:nothing"))
     assert only(world).pending.held == 0
 
 
@@ -194,7 +194,7 @@ def test_it_shows_the_hours_and_the_next_cutoff(run, world):
     assert "next cutoff: 2025-11-28T18:00Z, in 5 h 40 min" in done.stdout
     assert "mode live" in done.stdout
     assert world.emulator.dynamodb_url in done.stdout
-    assert LICENCE not in done.output
+    assert LICENSE not in done.output
     assert ACCOUNT not in done.output
 
 
@@ -223,7 +223,7 @@ def test_what_closes_within_the_hour_exits_1(run, world, hour, code):
 
 
 def test_its_json_is_for_programs(run, world):
-    world.put(*some_usage("0", "0", hour=PAST_HOUR), an_aggregate("5", hour="2025-11-27T12", licence=OTHER_LICENCE))
+    world.put(*some_usage("0", "0", hour=PAST_HOUR), an_aggregate("5", hour="2025-11-27T12", license=OTHER_LICENSE))
     done = run("--json", "--days", "1")
     assert done.exit_code == 1
     told = json.loads(done.stdout)

@@ -3,7 +3,7 @@
 import json
 
 from metering_dagster.alerting.rules.alert_text import CAUSE_CHARACTERS, Alert, as_json, subject_line, text
-from tests.items import ACCOUNT, LICENCE
+from tests.items import ACCOUNT, LICENSE
 
 RUN = "0a1b2c3d-0000-4000-8000-123456789012"
 
@@ -11,7 +11,7 @@ RUN = "0a1b2c3d-0000-4000-8000-123456789012"
 def an_alert(**changes: str | None) -> Alert:
     usual: dict[str, str | None] = {
         "key": RUN, "subject": "Metering: meter_hour failed for 2026-11-28T10", "cause": "The table is gone.",
-        "link": f"/runs/{RUN}", "hour": "2026-11-28T10", "lane": "regular", "job": "meter_hour", "licence": "****cdef",
+        "link": f"/runs/{RUN}", "hour": "2026-11-28T10", "lane": "regular", "job": "meter_hour", "license": "****cdef",
         "run_id": RUN,
     }  # fmt: skip
     return Alert(**(usual | changes))
@@ -20,13 +20,13 @@ def an_alert(**changes: str | None) -> Alert:
 def test_a_person_reads_the_subject_and_a_line_for_each_part():
     assert text(an_alert()).splitlines() == [
         "Metering: meter_hour failed for 2026-11-28T10", "", "hour: 2026-11-28T10", "lane: regular", "job: meter_hour",
-        "licence: ****cdef", "cause: The table is gone.", f"run: {RUN}", f"link: /runs/{RUN}",
+        "license: ****cdef", "cause: The table is gone.", f"run: {RUN}", f"link: /runs/{RUN}",
     ]  # fmt: skip
 
 
 def test_what_is_not_known_is_not_said():
-    said = text(an_alert(hour=None, licence=None, lane=None))
-    assert not [word for word in ("hour:", "licence", "lane", "None", "<none>") if word in said]
+    said = text(an_alert(hour=None, license=None, lane=None))
+    assert not [word for word in ("hour:", "license", "lane", "None", "<none>") if word in said]
 
 
 def test_a_program_reads_the_text_and_each_part_by_name():
@@ -37,10 +37,10 @@ def test_a_program_reads_the_text_and_each_part_by_name():
 
 def test_no_form_names_a_buyer():
     alert = an_alert(
-        cause=f"Refused: {LICENCE} of {ACCOUNT}.", subject=f"About {ACCOUNT}", hour=ACCOUNT, licence=LICENCE
+        cause=f"Refused: {LICENSE} of {ACCOUNT}.", subject=f"About {ACCOUNT}", hour=ACCOUNT, license=LICENSE
     )
     said = json.dumps(as_json(alert)) + text(alert) + subject_line(alert)
-    assert not [secret for secret in (LICENCE, ACCOUNT) if secret in said]
+    assert not [secret for secret in (LICENSE, ACCOUNT) if secret in said]
 
 
 def test_the_id_of_a_run_stays_whole_though_it_ends_like_an_account():

@@ -16,7 +16,7 @@ from metering_dagster.core.errors import CallerError, SettingsError, Unreachable
 from metering_dagster.devstack.stack import DUMMY_CREDENTIAL, LocalStack
 from metering_dagster.settings import Settings
 from tests.alerting.test_alert_text import RUN, an_alert
-from tests.items import ACCOUNT, LICENCE
+from tests.items import ACCOUNT, LICENSE
 from tests.webhook import SECRET, Webhook
 
 
@@ -124,11 +124,11 @@ def publish(clients: Clients, arn: str, **changes: str) -> None:
 
 def test_a_topic_hears_subject_and_text(emulator, clients):
     topic = Topic(emulator)
-    publish(clients, topic.arn, cause=f"Refused: {LICENCE} of {ACCOUNT}.")
+    publish(clients, topic.arn, cause=f"Refused: {LICENSE} of {ACCOUNT}.")
     (heard,) = topic.heard()
     assert heard["Subject"] == "Metering: meter_hour failed for 2026-11-28T10"
     assert "\nlane: regular\n" in heard["Message"]
-    assert LICENCE not in heard["Message"]
+    assert LICENSE not in heard["Message"]
     assert ACCOUNT not in heard["Message"]
 
 

@@ -23,7 +23,7 @@ from metering_dagster.definitions import build_defs
 from metering_dagster.settings import Settings
 from tests.alerting.conftest import Watch
 from tests.alerting.test_delivery import Topic
-from tests.items import HOUR, LICENCE, a_usage
+from tests.items import HOUR, LICENSE, a_usage
 from tests.webhook import SECRET, Webhook
 
 OTHER_HOUR = "2026-11-28T09"
@@ -54,12 +54,12 @@ def test_nothing_new_is_said_in_the_ticks_own_words(watch: Watch, webhook: Webho
     assert not webhook.runs
 
 
-def test_a_licence_that_the_cause_names_is_masked(watch: Watch, webhook: Webhook):
+def test_a_license_that_the_cause_names_is_masked(watch: Watch, webhook: Webhook):
     watch.world.put(a_usage(0, "1"))
-    watch.a_failed_run(f"refused: {LICENCE}")
+    watch.a_failed_run(f"refused: {LICENSE}")
     watch.tick()
     (told,) = webhook.runs
-    assert told["licence"] == "****cdef"
+    assert told["license"] == "****cdef"
     said = json.dumps(webhook.taken) + (watch.cursor or "")
     assert not [secret for secret in watch.world.secrets if secret in said]
 

@@ -72,7 +72,7 @@ def refresh_job() -> dg.JobDefinition:
 
 
 def metadata_of(result: dg.ExecuteInProcessResult) -> dict[str, Any]:
-    """The values that the run's materialisation shows."""
+    """The values that the run's materialization shows."""
     (found,) = result.get_asset_materialization_events()
     return {name: value.value for name, value in found.materialization.metadata.items()}
 

@@ -177,7 +177,7 @@ class Watcher:
         return [ask.day for ask in self.look().asked]
 
     def run(self, *days: date) -> None:
-        """Materialise these days as they are now."""
+        """Materialize these days as they are now."""
         for day in days:
             reading = self.database.reading()
             claims = reading.claims()

@@ -30,7 +30,7 @@ from metering_dagster.billing_changes.stores.database import Database
 from tests.billing_changes.conftest import filled_by_hand, fresh_database
 from tests.billing_changes.filling import BillingTables
 from tests.billing_changes.simulated_ingests import AGES, WRITERS, Pace, Writer, fill, numbers_in
-from tests.billing_changes.simulation_judge import Course, Materialisation, Promise, problems
+from tests.billing_changes.simulation_judge import Course, Materialization, Promise, problems
 from tests.command_line import at_least, positive
 from tests.mariadb import Server, running_server
 
@@ -52,7 +52,7 @@ class Runs:
 
     database: Database
     rng: random.Random
-    stored: dict[date, list[Materialisation]] = field(default_factory=dict)
+    stored: dict[date, list[Materialization]] = field(default_factory=dict)
     pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(4))
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _keys: set[str] = field(default_factory=set)
@@ -77,7 +77,7 @@ class Runs:
         return {day for day, _ in self._futures}
 
     def reported(self, day: date) -> Reported | None:
-        """What is known of the day's last materialisation."""
+        """What is known of the day's last materialization."""
         with self._lock:
             stored = self.stored.get(day)
             return Reported(stored[-1].report.read_at, stored[-1].report.state) if stored else None
@@ -103,7 +103,7 @@ class Runs:
             return
         with self._lock:
             if len(self.stored.get(day, ())) == len(before):  # else another was stored meanwhile: this one fails
-                self.stored.setdefault(day, []).append(Materialisation(done, numbers))
+                self.stored.setdefault(day, []).append(Materialization(done, numbers))
 
 
 @dataclass
@@ -138,7 +138,7 @@ class Sensor:
         return looked
 
     def settle(self) -> bool:
-        """Look until all is materialised and compared after now; whether that came about."""
+        """Look until all is materialized and compared after now; whether that came about."""
         with self.runs.database.reading() as reading:
             begun = reading.now
         deadline = time.monotonic() + PATIENCE_SECONDS

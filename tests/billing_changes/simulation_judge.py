@@ -19,7 +19,7 @@ Content = Mapping[Row, State]
 
 
 @dataclass(frozen=True)
-class Materialisation:
+class Materialization:
     """What was stored of a day."""
 
     report: DayReport
@@ -44,7 +44,7 @@ class Course:
     """See `Write.is_owed`."""
     writes: list[Write] = field(default_factory=list)
     """Of each row in their order, the baseline first."""
-    stored: dict[date, list[Materialisation]] = field(default_factory=dict)
+    stored: dict[date, list[Materialization]] = field(default_factory=dict)
     """Of each day in their order; the first one was stored before the writers began."""
     promises: list[Promise] = field(default_factory=list)
     held: Mapping[CellKey, Cell] = field(default_factory=dict)
@@ -89,13 +89,13 @@ def _by_cell(content: Content) -> dict[str, dict[Row, State]]:
     return cells
 
 
-def _of_clock(one: Materialisation, writes: Iterable[Write]) -> list[str]:
+def _of_clock(one: Materialization, writes: Iterable[Write]) -> list[str]:
     """What was committed before a report's clock is in it."""
     late = {write.number for write in writes if write.after <= one.report.read_at} - one.numbers
     return [f"{one.report.day}: read at {one.report.read_at} without transactions {sorted(late)}"] if late else []
 
 
-def _of_amounts(one: Materialisation, content: Content) -> list[str]:
+def _of_amounts(one: Materialization, content: Content) -> list[str]:
     """A report has the cells and amounts of its snapshot."""
     wanted = {cell: _amount(rows) for cell, rows in _by_cell(content).items()}
     said = {row.cell.subscription.id: row.amount for row in one.report.rows if not row.vanished}
@@ -108,7 +108,7 @@ def _amount(rows: Mapping[Row, State]) -> Decimal:
     return sum(daily or [amount for _, amount in rows.values()], Decimal())
 
 
-def _of_touched(before: Materialisation, now: Materialisation, was: Content, content: Content) -> list[str]:
+def _of_touched(before: Materialization, now: Materialization, was: Content, content: Content) -> list[str]:
     """Touched is what somebody wrote between the two snapshots, later than all before it; and nothing else."""
     old, new = _by_cell(was), _by_cell(content)
     written = {cell for cell in {*old, *new} if old.get(cell) != new.get(cell)}

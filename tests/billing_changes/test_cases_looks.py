@@ -27,7 +27,7 @@ def watching(billing: BillingTables) -> Watching:
 
 
 def settled(tables: BillingTables) -> Watching:
-    """Two tenants and a resource group, whose rows of both days were ingested two days ago and are materialised."""
+    """Two tenants and a resource group, whose rows of both days were ingested two days ago and are materialized."""
     tables.subscribe(tenant("t1"), tenant("t2"), resource_group("rg"))
     for day in (DAY, OTHER_DAY):
         tables.daily("t1", day, NOON - timedelta(days=2))

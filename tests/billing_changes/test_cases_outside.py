@@ -19,7 +19,7 @@ from metering_dagster.billing_changes.stores.database import Database
 from metering_dagster.settings import Settings
 from tests.billing_changes.filling import BillingTables, tenant
 from tests.billing_changes.imaginary import START, Imaginary, Row, Watcher, daily, fact
-from tests.billing_changes.materialising import materialise
+from tests.billing_changes.materializing import materialize
 from tests.billing_changes.test_billing_sensor import Watch
 from tests.billing_changes.watching import DAY, NOON, OTHER_DAY, STAMPS_ALONE, Watching
 
@@ -107,7 +107,7 @@ def test_odd_stamps_are_named_by_the_check_and_for_a_pull_by_hand(billing, tmp_p
     assert {row.subscription_id for row in feed.changes("1970-01-01T00:00:00Z", settings=settings).rows} == {
         "healthy", "odd0", "odd1", "odd4",
     }  # fmt: skip
-    materialise(settings, day)
+    materialize(settings, day)
     taken = feed.new_for("warehouse", settings=settings)
     assert {row.subscription_id: row.last_ingested_at for row in taken.rows}["odd3"] == datetime(1000, 1, 1, tzinfo=UTC)
     frames = (feed.frame(answer), feed.frame(taken))

@@ -136,7 +136,7 @@ def test_two_subscriptions_of_one_resource_group_both_have_the_row(runs: Runs):
 
 
 @pytest.mark.case("old_day_by_hand")
-def test_a_day_older_than_the_horizon_is_materialised_by_hand(runs: Runs):
+def test_a_day_older_than_the_horizon_is_materialized_by_hand(runs: Runs):
     runs.tables.subscribe(tenant("t1"))
     runs.tables.daily("t1", OLD_DAY, TEN, 5)
     result = runs.run(OLD_DAY)
@@ -165,7 +165,7 @@ def test_without_subscriptions_a_day_is_reported_empty(sqlite_runs: Runs):
     assert shown["nothing"] == "No subscription has a row on 2026-11-20, in either table."
 
 
-def test_a_day_without_cells_is_materialised_with_a_file(sqlite_runs: Runs):
+def test_a_day_without_cells_is_materialized_with_a_file(sqlite_runs: Runs):
     sqlite_runs.tables.subscribe(tenant("t1"))
     assert sqlite_runs.report(DAY).rows == ()
     assert list(sqlite_runs.files.generations()) == [DAY]
@@ -417,7 +417,7 @@ class TestDownstream:
         assert list(frame["amount"]) == [Decimal("12.34")]
         assert list(frames) == [day.isoformat() for day in days]
 
-    def test_a_day_that_was_never_materialised_is_named(self, sqlite_runs: Runs):
+    def test_a_day_that_was_never_materialized_is_named(self, sqlite_runs: Runs):
         @dg.asset(partitions_def=dg.DailyPartitionsDefinition("2026-11-20", end_date="2026-11-22"))
         def by_day(billing_changes: pd.DataFrame) -> None: ...
 
@@ -426,4 +426,4 @@ class TestDownstream:
             partition_key=DAY.isoformat(), instance=sqlite_runs.instance, asset_selection=[by_day.key],
             raise_on_error=False,
         )  # fmt: skip
-        assert "Materialise that day of billing_changes first" in failure_of(ran)
+        assert "Materialize that day of billing_changes first" in failure_of(ran)

@@ -30,7 +30,7 @@ def collated(request: pytest.FixtureRequest, mariadb: Server) -> Iterator[Billin
 
 @pytest.fixture
 def spelt(collated: BillingTables) -> BillingTables:
-    """A resource group in several spellings and neighbours that some collations take for the same."""
+    """A resource group in several spellings and neighbors that some collations take for the same."""
     collated.run("ALTER TABLE cmdb_cost_facts DROP KEY uq_cost_facts")
     spellings = ["rg-prod", "RG-Prod", "RG-PROD  ", "rg-próđ", "rg-prod\U0001f680", "rg-prode"]
     for number, spelling in enumerate(spellings):
@@ -54,7 +54,7 @@ def owners(billing: BillingTables) -> tuple[dict[str, int], dict[str, int]]:
     )  # type: ignore[return-value]
 
 
-def test_each_spelling_in_case_is_found_and_no_neighbour(spelt):
+def test_each_spelling_in_case_is_found_and_no_neighbor(spelt):
     spelt.subscribe(resource_group("rg-Prod", id="prod"), resource_group("RG-PRÓĐ", id="accents"),
                     resource_group("rg-PROD\U0001f680", id="rocket"), tenant("t1"))  # fmt: skip
     assert owners(spelt) == ({"prod": 3, "accents": 1, "rocket": 1, "t1": 6},) * 2

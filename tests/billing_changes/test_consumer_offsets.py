@@ -278,7 +278,7 @@ def test_the_answer_to_a_consumer_goes_as_far_as_the_sensor_has_looked():
     meta = answer_of(replace(BEAT, pending=(NEXT,))).meta
     assert (meta.complete_until, meta.looked_at, meta.pending) == (BEAT.complete_until, BEAT.looked, (NEXT,))
     assert (meta.horizon, meta.first_day) == (32, BEAT.first_day)
-    assert any("days that are not materialised yet" in words for words in meta.does_not_detect)
+    assert any("days that are not materialized yet" in words for words in meta.does_not_detect)
     assert not any("has not looked" in words for words in meta.does_not_detect)
 
 
@@ -293,10 +293,10 @@ def test_the_answer_says_that_the_sensor_has_never_looked():
     assert any("has left no word of a look" in words for words in meta.does_not_detect)
 
 
-def test_the_answer_says_that_the_first_look_is_not_materialised_yet():
+def test_the_answer_says_that_the_first_look_is_not_materialized_yet():
     meta = answer_of(replace(BEAT, complete_until=None, pending=(DAY,))).meta
     assert meta.complete_until is None
-    assert any("materialised for a first time" in words for words in meta.does_not_detect)
+    assert any("materialized for a first time" in words for words in meta.does_not_detect)
 
 
 def test_days_whose_report_is_gone_are_named():

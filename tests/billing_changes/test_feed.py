@@ -39,7 +39,7 @@ from metering_dagster.core.errors import (
 )
 from metering_dagster.settings import Settings
 from tests.billing_changes.filling import BillingTables, queries_of, resource_group, tenant
-from tests.billing_changes.materialising import materialise
+from tests.billing_changes.materializing import materialize
 
 HOUR = timedelta(hours=1)
 ROOT = Path(__file__).resolve().parents[2]
@@ -256,7 +256,7 @@ def test_a_consumer_is_given_what_moved_until_it_acknowledges(billing, settings)
     billing.subscribe(tenant("t1"), tenant("t2"))
     billing.daily("t1", day, now - HOUR, "12.5")
     billing.daily("t2", day, now - HOUR)
-    materialise(settings, day)
+    materialize(settings, day)
     first = feed.new_for("warehouse", settings=settings)
     assert [row.subscription_id for row in first.rows] == ["t1", "t2"]
     assert feed.new_for("warehouse", settings=settings).rows == first.rows
@@ -265,7 +265,7 @@ def test_a_consumer_is_given_what_moved_until_it_acknowledges(billing, settings)
     assert feed.acknowledge("warehouse", first.meta.token, settings=settings) is False
     assert feed.new_for("warehouse", settings=settings).rows == ()
     billing.daily("t2", day, now, 3)
-    materialise(settings, day)
+    materialize(settings, day)
     (row,) = feed.new_for("warehouse", settings=settings).rows
     assert (row.subscription_id, row.last_ingested_at, row.amounts) == ("t2", now, (("USD", Decimal(3)),))
     assert len(feed.new_for("another", settings=settings).rows) == 2
@@ -276,22 +276,22 @@ def test_a_consumer_is_given_a_cell_that_vanished(billing, settings):
     day, now = a_day_before(billing)
     billing.subscribe(tenant("t1"))
     billing.daily("t1", day, now - HOUR)
-    materialise(settings, day)
+    materialize(settings, day)
     with feed.consumer("warehouse", settings=settings):
         pass
     billing.run("DELETE FROM cmdb_cloud_billing_daily")
-    materialise(settings, day)
+    materialize(settings, day)
     (row,) = feed.new_for("warehouse", settings=settings).rows
     assert (row.vanished, row.last_ingested_at) == (True, now - HOUR)
 
 
 @contextmanager
 def something_new(billing: BillingTables, settings: Settings) -> Iterator[date]:
-    """A day of one cell, materialised."""
+    """A day of one cell, materialized."""
     day, now = a_day_before(billing)
     billing.subscribe(tenant("t1"))
     billing.daily("t1", day, now - HOUR)
-    materialise(settings, day)
+    materialize(settings, day)
     yield day
 
 
@@ -369,7 +369,7 @@ def one_of_two_damaged(billing_sqlite: BillingTables, reports: Settings) -> tupl
     billing_sqlite.subscribe(tenant("t1"))
     for day in (whole, damaged):
         billing_sqlite.daily("t1", day, now - HOUR)
-        materialise(settings, day)
+        materialize(settings, day)
     place = Path(str(settings.billing_changes_uri))
     beat = Heartbeat(now, now - HOUR, whole - timedelta(days=20))
     DayFiles(str(place), settings).replace_document(heartbeat.NAME, beat.content(), None)
@@ -393,7 +393,7 @@ def test_a_damaged_day_stays_due_until_it_is_mended(one_of_two_damaged):
     again = feed.new_for("w", settings=settings)
     assert (again.rows, len(again.meta.damaged), again.meta.since) == ((), 1, None)
     Path(str(settings.billing_changes_uri), f"day={damaged}/cells.parquet").unlink()
-    materialise(settings, damaged)
+    materialize(settings, damaged)
     mended = feed.new_for("w", settings=settings)
     assert [row.day for row in mended.rows] == [damaged]
     assert (mended.meta.damaged, mended.meta.repull_by_hand) == ((), ())
@@ -442,7 +442,7 @@ def test_acknowledging_while_days_are_reported_again_loses_nothing(billing_sqlit
     def ingest() -> None:
         for minute in range(20):
             billing_sqlite.daily("t1", day, now - HOUR + minute * timedelta(minutes=1))
-            materialise(settings, day)
+            materialize(settings, day)
 
     with ThreadPoolExecutor(1) as pool:
         ingesting = pool.submit(ingest)

@@ -32,7 +32,7 @@ def database() -> Imaginary:
 
 @pytest.fixture
 def watcher(database: Imaginary) -> Watcher:
-    """All of it is materialised."""
+    """All of it is materialized."""
     ours = Watcher(database)
     ours.settle()
     return ours
@@ -295,18 +295,18 @@ class TestClockSetBack:
 
 
 class TestCompleteUntil:
-    """Up to which stamps everything is materialised."""
+    """Up to which stamps everything is materialized."""
 
     def test_it_is_an_overlap_ago_where_nothing_is_pending(self, watcher, database):
         assert watcher.look().complete_until == database.now - RULES.overlap
 
-    def test_it_is_not_known_until_the_first_days_are_materialised(self, database):
+    def test_it_is_not_known_until_the_first_days_are_materialized(self, database):
         watcher = Watcher(database)
         assert watcher.look().complete_until is None
         watcher.settle()
         assert watcher.look().complete_until is not None
 
-    def test_it_stands_still_while_a_day_that_moved_is_not_materialised(self, watcher, database):
+    def test_it_stands_still_while_a_day_that_moved_is_not_materialized(self, watcher, database):
         before = watcher.look().complete_until
         database.passes(seconds=30)
         database.ingest(fact())

@@ -78,7 +78,7 @@ def test_another_movement_takes_the_place_of_one_that_was_read_and_is_added_to_o
 
 
 @given(pendings, perhaps, instants)
-def test_what_was_read_is_materialised_up_to_what_had_settled_then(one, read_at, at):
+def test_what_was_read_is_materialized_up_to_what_had_settled_then(one, read_at, at):
     after = one.updated(read_at, at, RULES)
     assert replace(after, first=one.first) == one
     if read_at is not None and one.moved <= read_at <= at:
@@ -88,7 +88,7 @@ def test_what_was_read_is_materialised_up_to_what_had_settled_then(one, read_at,
 
 
 @given(pendings, perhaps, instants)
-def test_a_day_is_complete_up_to_a_stamp_ahead_of_the_clock_or_to_what_was_materialised(one, read_at, at):
+def test_a_day_is_complete_up_to_a_stamp_ahead_of_the_clock_or_to_what_was_materialized(one, read_at, at):
     found = one.complete_until(read_at, at, RULES)
     settled = one.moved if one.newest is None else max(one.moved, min(one.newest, one.moved) + SETTLE)
     if read_at is not None and settled <= read_at <= at:
@@ -150,6 +150,6 @@ def test_a_gap_is_told_with_the_days_that_left_the_horizon_in_it():
     assert left.words == "Nobody looked from 2026-09-20T12:00:00Z until 2026-09-20T15:00:00Z."
     one = replace(left, left=(date(2026, 8, 18), date(2026, 8, 18)))
     assert one.words == (
-        f"{left.words} 2026-08-18 has left the horizon meanwhile and will not be reconciled: materialise by hand."
+        f"{left.words} 2026-08-18 has left the horizon meanwhile and will not be reconciled: materialize by hand."
     )
     assert "2026-08-18 to 2026-08-19 have left" in replace(left, left=(date(2026, 8, 18), date(2026, 8, 19))).words

@@ -89,7 +89,7 @@ class Watching:
         return [ask.day for ask in self.look().asked]
 
     def run(self, *days: date) -> None:
-        """Materialise these days as they are now."""
+        """Materialize these days as they are now."""
         for day in days:
             with self._reading() as reading:
                 claims = reading.claims()

@@ -13,9 +13,9 @@ from metering_dagster.metering.rules.raw_row import GroupKey
 from metering_dagster.metering.rules.statuses import RecordStatus
 from metering_dagster.metering.rules.usage_record import RecordEnd
 from tests.contracts.late_index import indexes_stand_still
-from tests.items import ACCOUNT, DIMENSION, HOUR, LICENCE, a_usage, an_aggregate, some_usage
+from tests.items import ACCOUNT, DIMENSION, HOUR, LICENSE, a_usage, an_aggregate, some_usage
 
-KEY = GroupKey(LICENCE, ACCOUNT, DIMENSION, parse_bucket(HOUR))
+KEY = GroupKey(LICENSE, ACCOUNT, DIMENSION, parse_bucket(HOUR))
 OTHER = replace(KEY, dimension="other")
 
 

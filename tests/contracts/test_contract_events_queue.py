@@ -95,7 +95,7 @@ def test_deleting_again_is_no_fault(place, request):
     assert place.queue.delete(messages) == []
 
 
-def test_what_is_not_deleted_is_told_in_words_and_its_neighbours_are(place):
+def test_what_is_not_deleted_is_told_in_words_and_its_neighbors_are(place):
     place.send("one", "two")
     one, two = place.receive_all()
     (said,) = place.queue.delete([one, Message("strange", "", "no receipt"), two])
@@ -104,7 +104,7 @@ def test_what_is_not_deleted_is_told_in_words_and_its_neighbours_are(place):
     assert (state.waiting, state.in_other_hands) == (0, 0)
 
 
-def test_what_is_received_too_often_is_buried_and_stops_no_neighbour(place):
+def test_what_is_received_too_often_is_buried_and_stops_no_neighbor(place):
     place.send("bad")
     for _ in range(MAX_RECEIVE_COUNT):
         (bad,) = place.queue.receive()

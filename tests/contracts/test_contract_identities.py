@@ -26,7 +26,7 @@ def identities(world):
 
 
 def stored(aggregate, **changes):
-    return an_aggregate("5", licence=PRODUCT, account=aggregate.key.account, customerIdentifier=CUSTOMER, **changes)
+    return an_aggregate("5", license=PRODUCT, account=aggregate.key.account, customerIdentifier=CUSTOMER, **changes)
 
 
 def holder(world, aggregate=FIRST):
@@ -105,7 +105,7 @@ def test_of_two_that_claim_at_once_one_is_refused(world, identities):
     assert len(done[0].refused | done[1].refused) == 1
 
 
-def test_a_claim_that_is_held_costs_no_write_and_one_of_a_licence_nothing_at_all(world, identities):
+def test_a_claim_that_is_held_costs_no_write_and_one_of_a_license_nothing_at_all(world, identities):
     identities.claim([FIRST], world.clock.now)
     world.meanwhile(lambda: pytest.fail("nothing to write"), table="aggregated")
     identities.claim([FIRST], world.clock.now)

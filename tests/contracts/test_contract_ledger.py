@@ -22,14 +22,14 @@ def test_a_file_is_seen_whole_or_not_at_all(ledger):
     assert len(ledger.read_hour(HOUR)) == 3
 
 
-def test_an_hour_is_read_without_its_neighbours(ledger):
+def test_an_hour_is_read_without_its_neighbors(ledger):
     told(ledger, an_entry(1))
     with ledger.file(NEXT_HOUR, "run-1", "live", "run-1") as file:
         file.tell(an_entry(2))
     with ledger.file(f"{HOUR}0", "run-1", "live", "run-1") as file:
         file.tell(an_entry(3))
-    assert [entry.license_arn for entry in ledger.read_hour(HOUR)] == ["licence-1"]
-    assert [entry.license_arn for entry in ledger.read_hour(NEXT_HOUR)] == ["licence-2"]
+    assert [entry.license_arn for entry in ledger.read_hour(HOUR)] == ["license-1"]
+    assert [entry.license_arn for entry in ledger.read_hour(NEXT_HOUR)] == ["license-2"]
     assert ledger.read_hour("2026-11-28T12") == []
 
 
@@ -37,14 +37,14 @@ def test_a_file_of_the_same_name_replaces_the_first_and_no_other(ledger):
     told(ledger, an_entry(1), an_entry(2), name="run-1")
     told(ledger, an_entry(3), name="run-2")
     told(ledger, an_entry(4), name="run-1")
-    assert sorted(entry.license_arn for entry in ledger.read_hour(HOUR)) == ["licence-3", "licence-4"]
+    assert sorted(entry.license_arn for entry in ledger.read_hour(HOUR)) == ["license-3", "license-4"]
 
 
 def test_files_come_in_the_order_of_their_names_and_entries_as_they_were_told(ledger):
     for name in ("run-2", "run-10", "run-1"):
         told(ledger, *(replace(an_entry(number), reason=name) for number in range(3)), name=name)
     read = [(entry.reason, entry.license_arn) for entry in ledger.read_hour(HOUR)]
-    assert read == [(name, f"licence-{number}") for name in ("run-1", "run-10", "run-2") for number in range(3)]
+    assert read == [(name, f"license-{number}") for name in ("run-1", "run-10", "run-2") for number in range(3)]
 
 
 def test_texts_of_any_characters_are_kept(ledger):

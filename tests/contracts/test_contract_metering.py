@@ -16,7 +16,7 @@ from metering_dagster.metering.rules.statuses import RecordStatus
 from metering_dagster.metering.stores.metering_api import Answer, CallFailure, Marketplace, Trouble
 from tests.conftest import MEMORY
 from tests.devstack.sandbox.sandbox_calls import client_of
-from tests.metering.builders import ACCOUNT, LICENCE, an_aggregate
+from tests.metering.builders import ACCOUNT, LICENSE, an_aggregate
 from tests.simulation.memory import MemoryMarketplace
 
 NOW = datetime(2026, 11, 28, 12, 20, tzinfo=UTC)
@@ -159,5 +159,5 @@ def test_what_the_service_says_is_masked(place):
     place.sandbox.configure(licenses={"arn:aws:license-manager::1:license:l-other": None})
     failure = place.send(*some(2))
     assert (failure.trouble, failure.code) == (Trouble.REFUSED, "InvalidLicenseException")
-    assert LICENCE not in failure.message
+    assert LICENSE not in failure.message
     assert ACCOUNT not in failure.message

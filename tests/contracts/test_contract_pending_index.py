@@ -9,10 +9,10 @@ import pytest
 from metering_dagster.metering.rules.own_item_keys import OURS
 from metering_dagster.metering.stores.pending_index import RANGE_KEY, PendingIndex
 from metering_dagster.metering.stores.usage_table import SHAPE
-from tests.items import HOUR, LICENCE, a_usage, some_usage
+from tests.items import HOUR, LICENSE, a_usage, some_usage
 
 KEYS = f"{SHAPE.hash_key}, {SHAPE.range_key}"
-NAMES = [f"{LICENCE}{name}" for name in ("", "0", "a", "a#", "ab", "b", "é", "z", "\uffee", "\U0001f600")]
+NAMES = [f"{LICENSE}{name}" for name in ("", "0", "a", "a#", "ab", "b", "é", "z", "\uffee", "\U0001f600")]
 """Licenses that begin alike, and some whose order is another one in UTF-16."""
 
 
@@ -49,7 +49,7 @@ def test_some_licenses_are_what_a_whole_pass_finds_of_them_in_no_more_requests(w
         chance, bucket = random.Random(f"{seed} {page}"), f"2026-11-28T{seed:02}"
         filled = {name: chance.choice([0, 1, 1, 2, 9]) for name in NAMES}
         world.put(*(row for name, rows in filled.items()
-                    for row in some_usage(*["1"] * rows, licence=name, hour=bucket)))  # fmt: skip
+                    for row in some_usage(*["1"] * rows, license=name, hour=bucket)))  # fmt: skip
         wanted = chance.sample(NAMES, chance.randint(0, len(NAMES)))
         with answers_of(index) as whole:
             everything = found(index, bucket, None)
@@ -63,9 +63,9 @@ def test_some_licenses_are_what_a_whole_pass_finds_of_them_in_no_more_requests(w
 
 
 def test_one_license_is_read_by_itself_whatever_lies_beside_it(world, index):
-    world.put(*(row for name in NAMES for row in some_usage(*["1"] * 5, licence=name)))
+    world.put(*(row for name in NAMES for row in some_usage(*["1"] * 5, license=name)))
     with answers_of(index) as asked:
-        assert len(found(index, HOUR, [LICENCE])) == 5
+        assert len(found(index, HOUR, [LICENSE])) == 5
     assert [answer["ScannedCount"] for answer in asked] == [5]
 
 
@@ -77,5 +77,5 @@ def test_of_nobody_nothing_is_asked(index):
 
 def test_a_license_that_no_index_can_hold_keeps_no_other_from_being_found(world, index):
     world.put(a_usage(0))
-    assert found(index, HOUR, ["é" * 600, LICENCE, OURS, "x" * 1025]) == [(LICENCE, a_usage(0).sort_key)]
+    assert found(index, HOUR, ["é" * 600, LICENSE, OURS, "x" * 1025]) == [(LICENSE, a_usage(0).sort_key)]
     assert found(index, HOUR, ["x" * 1025]) == []

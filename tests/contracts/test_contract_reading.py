@@ -9,14 +9,14 @@ from botocore.exceptions import ClientError
 from metering_dagster.core.aws.dynamodb import BATCH_GET_KEYS
 from tests.conftest import MINISTACK
 from tests.contracts.engines import deviates
-from tests.items import HOUR, LICENCE, OTHER_LICENCE, a_usage, an_aggregate, some_usage
+from tests.items import HOUR, LICENSE, OTHER_LICENSE, a_usage, an_aggregate, some_usage
 
 RANGE = "customerAWSAccountId_dimension_timestamp"
 
 
 def pages_of(world, after_each=lambda page: None, **how):
-    """The pages of a licence's rows, in the table unless an index is named."""
-    asked = {"KeyConditionExpression": "licenseArn = :it", "ExpressionAttributeValues": {":it": {"S": LICENCE}}}
+    """The pages of a license's rows, in the table unless an index is named."""
+    asked = {"KeyConditionExpression": "licenseArn = :it", "ExpressionAttributeValues": {":it": {"S": LICENSE}}}
     if "IndexName" in how:
         asked = {"KeyConditionExpression": "meteringPending = :it", "ExpressionAttributeValues": {":it": {"S": HOUR}}}
     request, found = {"TableName": world.names["usage"], **asked, **how}, []
@@ -84,7 +84,7 @@ def test_a_count_is_paged_as_the_items_are(world, request):
 
 def test_what_is_filtered_out_has_been_read(world):
     world.put(*some_usage("1", "2", "3", "4"))
-    asked = {":it": {"S": LICENCE}, ":two": {"N": "2"}}
+    asked = {":it": {"S": LICENSE}, ":two": {"N": "2"}}
     found = pages_of(world, Limit=2, FilterExpression="quantity > :two", ExpressionAttributeValues=asked)
     assert [(page["ScannedCount"], page["Count"]) for page in found][:2] == [(2, 0), (2, 2)]
 
@@ -96,11 +96,11 @@ def test_an_index_shows_what_has_both_of_its_keys_and_carries_what_it_projects(w
     assert item.keys() == {"licenseArn", RANGE, "meteringPending", "customerAWSAccountId", "dimension"}
 
 
-def test_an_index_comes_in_the_order_of_licences(world):
-    world.put(*(a_usage(0, licence=licence) for licence in (f"{LICENCE}b", OTHER_LICENCE, f"{LICENCE}a")))
+def test_an_index_comes_in_the_order_of_licenses(world):
+    world.put(*(a_usage(0, license=license) for license in (f"{LICENSE}b", OTHER_LICENSE, f"{LICENSE}a")))
     pages = pages_of(world, IndexName="metering_pending", Limit=1)
-    licences = [item["licenseArn"]["S"] for page in pages for item in page["Items"]]
-    assert all(one < next_one for one, next_one in pairwise(licences))
+    licenses = [item["licenseArn"]["S"] for page in pages for item in page["Items"]]
+    assert all(one < next_one for one, next_one in pairwise(licenses))
 
 
 def refusal(call, **request):

@@ -10,9 +10,9 @@ from metering_dagster.metering.rules.statuses import RawStatus
 from tests.conftest import MINISTACK
 from tests.contracts.engines import deviates
 from tests.contracts.late_index import indexes_stand_still
-from tests.items import ACCOUNT, DIMENSION, HOUR, LICENCE, OTHER_LICENCE, a_usage, filled_up, some_usage
+from tests.items import ACCOUNT, DIMENSION, HOUR, LICENSE, OTHER_LICENSE, a_usage, filled_up, some_usage
 
-KEY = GroupKey(LICENCE, ACCOUNT, DIMENSION, parse_bucket(HOUR))
+KEY = GroupKey(LICENSE, ACCOUNT, DIMENSION, parse_bucket(HOUR))
 
 
 @pytest.fixture
@@ -69,11 +69,11 @@ def test_a_count_goes_no_further_than_it_is_asked_to(world, usage):
 
 
 @pytest.mark.parametrize("page", [1, 3, 100])
-def test_rows_of_one_licence_are_all_found_and_no_others(world, usage, page):
-    world.put(*some_usage(*["1"] * 7), *some_usage(*["1"] * 4, licence=OTHER_LICENCE))
-    world.put(*some_usage(*["1"] * 2, licence=f"{LICENCE}0"))
+def test_rows_of_one_license_are_all_found_and_no_others(world, usage, page):
+    world.put(*some_usage(*["1"] * 7), *some_usage(*["1"] * 4, license=OTHER_LICENSE))
+    world.put(*some_usage(*["1"] * 2, license=f"{LICENSE}0"))
     world.with_pages_of(page)
-    assert sorted(seconds(usage.pending_rows(HOUR, [LICENCE]))) == list(range(7))
+    assert sorted(seconds(usage.pending_rows(HOUR, [LICENSE]))) == list(range(7))
     assert len(list(usage.pending_rows(HOUR))) == 13
 
 
@@ -95,4 +95,4 @@ def test_an_error_of_the_table_is_told_in_words_with_its_name_and_setting(world)
     with pytest.raises(MeteringError, match=r"nowhere.*USAGE_TABLE") as told:
         world.deployment.tables.usage.group_rows(KEY)
     assert isinstance(told.value.__cause__, ClientError)
-    assert LICENCE not in str(told.value)
+    assert LICENSE not in str(told.value)

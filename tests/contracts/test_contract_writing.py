@@ -58,7 +58,7 @@ CONDITIONS = [
     ("attribute_not_exists(quantity) OR attribute_type(quantity, :v)", {"v": {"S": "NULL"}}, False),
     ("attribute_type(nothing, :v)", {"v": {"S": "NULL"}}, True),
     ("tags = :v", {"v": TAGS}, True),
-    ("colours = :v", {"v": {"SS": ["red", "blue"]}}, True),
+    ("colors = :v", {"v": {"SS": ["red", "blue"]}}, True),
     ("bytes = :v", {"v": {"B": b"\x00\xff"}}, True),
     ("bytes = :v", {"v": {"B": b"\x00"}}, False),
     ("places.one = :v", {"v": {"N": "1"}}, True),
@@ -72,7 +72,7 @@ CONDITIONS = [
 
 @pytest.mark.parametrize(("condition", "values", "holds"), CONDITIONS, ids=str)
 def test_a_write_happens_where_its_condition_holds_and_only_there(world, condition, values, holds):
-    row = a_usage(0, "5", tags=TAGS, colours={"SS": ["blue", "red"]}, bytes={"B": b"\x00\xff"}, nothing={"NULL": True},
+    row = a_usage(0, "5", tags=TAGS, colors={"SS": ["blue", "red"]}, bytes={"B": b"\x00\xff"}, nothing={"NULL": True},
                   places={"M": {"one": {"N": "1"}, "two": {"N": "2"}}})  # fmt: skip
     world.put(row)
     before = world.dump()
@@ -268,9 +268,9 @@ def test_a_transaction_of_more_than_four_megabytes_is_refused_whole(world):
     assert len(world.rows()) == 10
 
 
-@pytest.mark.parametrize(("licence", "sort_key"), [
+@pytest.mark.parametrize(("license", "sort_key"), [
     ("l" * 2_049, "k"), ("l", "k" * 1_025), ("", "k"), ("l", ""),
-], ids=["long licence", "long key", "no licence", "no key"])  # fmt: skip
-def test_a_key_that_is_too_long_or_empty_is_refused(world, licence, sort_key):
-    values = a_usage(0).values | {"licenseArn": {"S": licence}, RANGE: {"S": sort_key}}
+], ids=["long license", "long key", "no license", "no key"])  # fmt: skip
+def test_a_key_that_is_too_long_or_empty_is_refused(world, license, sort_key):
+    values = a_usage(0).values | {"licenseArn": {"S": license}, RANGE: {"S": sort_key}}
     assert code_of(world.client.put_item, TableName=world.names["usage"], Item=values) == "ValidationException"

@@ -58,7 +58,7 @@ def told(verdict: Verdict, conductor: Conductor, seconds: float) -> str:
         f"{_counts(conductor.outcomes)}",
         f"rows: {_counts(verdict.row_states)}",
         f"records: {_counts(verdict.record_states)}; lines of the bill: {verdict.lines}",
-        f"licences ended: {len(conductor.town.ended)} of {len(conductor.town.buyers)}",
+        f"licenses ended: {len(conductor.town.ended)} of {len(conductor.town.buyers)}",
     ]
     shown = verdict.differences[:MOST_SHOWN]
     lines += [f"DIFFERENCE {words}" for words in shown]

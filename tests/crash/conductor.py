@@ -1,4 +1,4 @@
-"""The plot of a crash test: hours pass, usage is written, licences end, and the work of each hour is done and killed.
+"""The plot of a crash test: hours pass, usage is written, licenses end, and the work of each hour is done and killed.
 
 Belongs here: the clock, what each step asks for, when it is over. Does not: killing (killing), judging (judge).
 
@@ -30,11 +30,11 @@ from tests.crash.town import BEGIN, Buyer, Town
 LEFT_FOR_THE_END = 0.08
 """Of the kills: for the hours after the last usage, with their last calls and expiries."""
 LEAST_HOURS = 2
-"""Of usage, however few kills are asked for: a licence ends in the second."""
+"""Of usage, however few kills are asked for: a license ends in the second."""
 HOURS_TO_THE_END = 26
 """After the last usage: then no window is open any more."""
 ENDINGS = (1, 4, 7, 10, 13)
-"""Hours in which a licence ends, at 20 past."""
+"""Hours in which a license ends, at 20 past."""
 ENDS_AT_MINUTE = 20
 WINDOW_MINUTES = (15, 35, 55)
 """Of the looks at open flush windows, beside five past: the one at 15 past is in a window's last ten minutes."""
@@ -91,7 +91,7 @@ class Conductor:
         for minute in WINDOW_MINUTES:
             self.now = top.replace(minute=minute)
             if is_ending and minute > ENDS_AT_MINUTE:
-                self._end_a_licence(self.leaving[ENDINGS.index(number)], top.replace(minute=ENDS_AT_MINUTE))
+                self._end_a_license(self.leaving[ENDINGS.index(number)], top.replace(minute=ENDS_AT_MINUTE))
                 is_ending = False
             if self.town.has_open_windows(self.now):
                 self._step(seller, schedules=False)
@@ -139,9 +139,9 @@ class Conductor:
         self.chance.shuffle(errands)
         return errands
 
-    def _end_a_licence(self, buyer: Buyer, at: datetime) -> None:
+    def _end_a_license(self, buyer: Buyer, at: datetime) -> None:
         """The marketplace ends it; its event comes now or ten minutes later, twice, with an old one behind it."""
-        self.town.end_licence(buyer, at)
+        self.town.end_license(buyer, at)
         if self.chance.random() < 0.5:
             self.late_news.append((buyer, at))
         else:

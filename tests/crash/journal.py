@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import IO, TypeAlias
 
 Group: TypeAlias = tuple[str, str, str, str]
-"""Licence, account, dimension, hour."""
+"""License, account, dimension, hour."""
 RowKey: TypeAlias = tuple[str, str]
-"""Licence and sort key."""
+"""License and sort key."""
 PENDING = "pending"
 
 
@@ -23,7 +23,7 @@ PENDING = "pending"
 class Written:
     """One put (or delete) of a raw row, or one put of a finished total."""
 
-    licence: str
+    license: str
     account: str
     dimension: str
     timestamp: str
@@ -50,12 +50,12 @@ class Written:
     @property
     def group(self) -> Group:
         """Its group."""
-        return self.licence, self.account, self.dimension, self.hour
+        return self.license, self.account, self.dimension, self.hour
 
     @property
     def key(self) -> RowKey:
         """Its key in the usage table (of a total: in the aggregated one)."""
-        return self.licence, f"{self.account}#{self.dimension}#{self.timestamp}"
+        return self.license, f"{self.account}#{self.dimension}#{self.timestamp}"
 
     @property
     def quantity(self) -> Decimal:

@@ -1,6 +1,6 @@
 """The judge: was everything that was used billed once, or is there a reason why not, to the last unit?
 
-Belongs here: comparing what sellers wrote with how rows, records, licences and queue ended, and with the marketplace's
+Belongs here: comparing what sellers wrote with how rows, records, licenses and queue ended, and with the marketplace's
 own bill. Pure. Does not: looking all that up (evidence). Nothing of the project is imported here.
 
 Which rows a group's commit counted is worked out from how each row ended, and not from what the project remembers of
@@ -45,7 +45,7 @@ class Evidence:
     slots: Sequence[tuple[float, float]]
     """Of the quota, all that processes sent calls in: when it begins, and when its call was let go."""
     buyers: Mapping[str, str | None]
-    """Each licence, and when it ended."""
+    """Each license, and when it ended."""
     lock_hours: int
     in_queue: int = 0
     buried: int = 0
@@ -116,7 +116,7 @@ def judge(evidence: Evidence) -> Verdict:
         if sums[USED] != sum(sums[name] for name in COLUMNS[1:]):
             verdict.differences.append(f"{hour}: what was used is not what became of it: {_shown(sums)}")
     _judge_calls(evidence.calls, evidence.slots, verdict)
-    _judge_licences(evidence, verdict)
+    _judge_licenses(evidence, verdict)
     return verdict
 
 
@@ -140,7 +140,7 @@ def _lines(bill: Sequence[Item], verdict: Verdict) -> dict[Group, Item]:
                 f"{_named(group)} is billed twice: {found[group]['quantity']}, {line['quantity']}"
             )
         if line["product_code"] is not None:
-            verdict.differences.append(f"{_named(group)} is billed with a product's code beside its licence")
+            verdict.differences.append(f"{_named(group)} is billed with a product's code beside its license")
         found[group] = line
         verdict.add(group[3], BILLED, Decimal(line["quantity"]))
         verdict.lines += 1
@@ -261,7 +261,7 @@ class _Rows:
             return last.fault is not None and last.fault == self.rows[last.key].get("meteringStatusReason")
         if state == "AggregationExpired":
             return last.hours_late >= WINDOW_HOURS and not is_committed
-        ended = self.evidence.buyers.get(last.licence)
+        ended = self.evidence.buyers.get(last.license)
         return is_committed and (last.hours_late >= self.evidence.lock_hours or (ended is not None and last.at > ended))
 
     def _judge_reasons(self, counted: Mapping[str, Content]) -> None:
@@ -333,17 +333,17 @@ def _most_in_a_second(times: Sequence[float]) -> int:
     return most
 
 
-def _judge_licences(evidence: Evidence, verdict: Verdict) -> None:
+def _judge_licenses(evidence: Evidence, verdict: Verdict) -> None:
     states = {str(row["licenseArn"]): row for row in evidence.subscribers}
-    for licence, ended in evidence.buyers.items():
-        row = states.pop(licence, {})
+    for license, ended in evidence.buyers.items():
+        row = states.pop(license, {})
         wanted = "active" if ended is None else "inactive"
         if row.get("subscriptionStatus") != wanted:
             found = row.get("subscriptionStatus")
-            verdict.differences.append(f"licence ...{licence[-4:]} is {found}, and ought to be {wanted}")
+            verdict.differences.append(f"license ...{license[-4:]} is {found}, and ought to be {wanted}")
         if {"deprovisioningPendingFlag", "deprovisioningExpiry"} & set(row):
-            verdict.differences.append(f"the flush window of licence ...{licence[-4:]} was never closed")
-    verdict.differences += [f"licence ...{licence[-4:]} is nobody's" for licence in states]
+            verdict.differences.append(f"the flush window of license ...{license[-4:]} was never closed")
+    verdict.differences += [f"license ...{license[-4:]} is nobody's" for license in states]
     if evidence.in_queue or evidence.buried:
         verdict.differences.append(f"events: {evidence.in_queue} were never applied, {evidence.buried} were given up")
 

@@ -64,7 +64,7 @@ def is_flush_needed(deployment: Deployment) -> bool:
 
 
 def is_closing_due(deployment: Deployment) -> bool:
-    """As the sensor of the finaliser looks."""
+    """As the sensor of the finalizer looks."""
     subscribers = deployment.probe.subscribers
     windows = ClosingStore(subscribers.client, subscribers.name).open_windows()
     return any(is_over(window, deployment.settings.now()) for window in windows)

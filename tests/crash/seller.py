@@ -25,7 +25,7 @@ LATE_HOURS, VERY_LATE_HOURS = (1, 6), (26, 60)
 MENDED_WITHIN_HOURS = 18
 OVERWRITTEN_WITHIN_HOURS = 6
 GOES_ON = timedelta(minutes=30)
-"""How long a buyer whose licence has ended still uses something: its last usage has half an hour to be billed."""
+"""How long a buyer whose license has ended still uses something: its last usage has half an hour to be billed."""
 DIMENSIONS = ("calls", "gpu#a100", "storage")
 FAULTY, IDLE, TOTALS = "exports", "idle", "totals"
 """Dimensions of bad rows, of zeros, of finished totals: what is wrong in one group is not to hold all."""
@@ -48,7 +48,7 @@ class Contract:
     usage_table: str
     aggregated_table: str
     buyers: Mapping[str, str]
-    """Account by licence."""
+    """Account by license."""
     journal: Path
     seed: int
     backlog: int = 300
@@ -104,7 +104,7 @@ class Seller:
     def _over(self) -> None:
         """Another quantity for a row, or the same row again."""
         old = self.rows[self.chance.choice(self.recent[-400:])]
-        if old.fault or self._is_gone(old.licence) or self._hours_back(old) > OVERWRITTEN_WITHIN_HOURS:
+        if old.fault or self._is_gone(old.license) or self._hours_back(old) > OVERWRITTEN_WITHIN_HOURS:
             return
         self._put(replace(old, used=old.used if self.chance.random() < 0.4 else self._quantity()))
 
@@ -129,14 +129,14 @@ class Seller:
         self._put(replace(row, fault=self.chance.choice(list(FAULTS)), team=None))
         self.bad.append(row.key)
         for _ in range(self.chance.randint(0, 2)):
-            self._put(replace(self._fresh(FAULTY, 0), licence=row.licence, account=row.account))
+            self._put(replace(self._fresh(FAULTY, 0), license=row.license, account=row.account))
 
     def _mend(self) -> None:
         """Put a bad row right, or take it away."""
         if not self.bad:
             return
         old = self.rows[self.bad.pop(self.chance.randrange(len(self.bad)))]
-        if self._is_gone(old.licence) or self._hours_back(old) > MENDED_WITHIN_HOURS:
+        if self._is_gone(old.license) or self._hours_back(old) > MENDED_WITHIN_HOURS:
             return
         if self.chance.random() < 0.7:
             self._put(replace(old, fault=None, used=self._quantity()))
@@ -178,11 +178,11 @@ class Seller:
     def _fresh(self, dimension: str, back: int) -> Written:
         """A row of somebody's at a second that has none yet."""
         while True:
-            licence = self.chance.choice([arn for arn in self.contract.buyers if not self._is_gone(arn)])
+            license = self.chance.choice([arn for arn in self.contract.buyers if not self._is_gone(arn)])
             timestamp = _timestamp(self._hour(back), self.chance.randrange(3600))
-            account = self.contract.buyers[licence]
+            account = self.contract.buyers[license]
             row = Written(
-                licence, account, dimension, timestamp, self._quantity(), "", team=self.chance.choice(TEAMS),
+                license, account, dimension, timestamp, self._quantity(), "", team=self.chance.choice(TEAMS),
             )  # fmt: skip
             if row.key not in self.rows:
                 return row
@@ -196,8 +196,8 @@ class Seller:
     def _hours_back(self, row: Written) -> int:
         return replace(row, at=self.now.isoformat()).hours_late
 
-    def _is_gone(self, licence: str) -> bool:
-        return licence in self.ended and self.now >= self.ended[licence] + GOES_ON
+    def _is_gone(self, license: str) -> bool:
+        return license in self.ended and self.now >= self.ended[license] + GOES_ON
 
 
 _SORT = "customerAWSAccountId_dimension_timestamp"
@@ -217,7 +217,7 @@ def _state(answer: Mapping[str, Any]) -> str | None:
 
 def _item(row: Written, filed: str) -> dict[str, Any]:
     item: dict[str, Any] = {
-        "licenseArn": {"S": row.licence}, _SORT: {"S": row.key[1]}, "customerAWSAccountId": {"S": row.account},
+        "licenseArn": {"S": row.license}, _SORT: {"S": row.key[1]}, "customerAWSAccountId": {"S": row.account},
         "dimension": {"S": row.dimension}, "timestamp": {"S": row.timestamp}, "meteringPending": {"S": filed},
         "quantity": FAULTS[row.fault] if row.fault else {"N": row.used},
     }  # fmt: skip

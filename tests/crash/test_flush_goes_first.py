@@ -10,7 +10,7 @@ import pytest
 
 from tests.crash.crew import Crew, Worker
 from tests.crash.worker import FLUSH_CALLS, RESERVES
-from tests.items import OTHER_LICENCE, a_deprovisioning, a_usage, an_aggregate
+from tests.items import OTHER_LICENSE, a_deprovisioning, a_usage, an_aggregate
 from tests.world import World
 
 RECORDS = 50_000
@@ -27,7 +27,7 @@ def flush_amid(world: World, crew: Crew, regular: Sequence[Worker], second: int)
     """Flush a row while these workers are sending; how many of their calls went between reservation and call."""
     for worker in regular:
         worker.hear()
-    world.put(a_usage(second, "1", licence=OTHER_LICENCE, hour=FLUSH_HOUR, dimension=f"d{second}"))
+    world.put(a_usage(second, "1", license=OTHER_LICENSE, hour=FLUSH_HOUR, dimension=f"d{second}"))
     flush = crew.start(dagster=True, job="flush_deprovisioning", tells_times=True)
     flush.end()
     told = {word: at for word, at, _ in reversed(flush.words) if word in (RESERVES, FLUSH_CALLS)}
@@ -43,7 +43,7 @@ def test_at_most_twenty_regular_calls_go_between_a_flushs_reservation_and_its_ca
     world.configure(product_code="product", lock_hours=6)
     world.sandbox.configure(calls_per_second=10)
     world.put(*(an_aggregate("1", dimension=f"d{number:05}") for number in range(RECORDS)))
-    world.put(a_deprovisioning("2026-11-28T13:15:00Z", OTHER_LICENCE))
+    world.put(a_deprovisioning("2026-11-28T13:15:00Z", OTHER_LICENSE))
     regular = [crew.start(only_submits=True)]
     for _ in range(UNDER_WAY):
         regular[0].hear()

@@ -1,4 +1,4 @@
-"""A flush or a finaliser that is killed costs nothing: whoever comes next bills what was used, and closes once."""
+"""A flush or a finalizer that is killed costs nothing: whoever comes next bills what was used, and closes once."""
 
 import pytest
 
@@ -14,7 +14,7 @@ EXPIRY = "2026-11-28T13:15:00Z"
 LATER = "2026-11-28T12:25:00Z"
 COMMITTED = 4
 """Transactions after which all groups of `usage_of_all_sizes` are committed, and rows of the largest still pending."""
-FLUSH, FINALISE = "flush_deprovisioning", "finalize_deprovisioned"
+FLUSH, FINALIZE = "flush_deprovisioning", "finalize_deprovisioned"
 
 
 def kill_and_run_again(world: World, crew, job: str, stops_at: tuple[str, int]) -> None:
@@ -59,9 +59,9 @@ def test_two_flushes_and_an_hours_own_run_at_once_bill_once(world, crew):
 @pytest.mark.parametrize(("stops_at", "closed_at"), [
     ((points.CLOSING_LEAVES, 1), "2026-11-28T12:25:00Z"), ((points.CLOSING_ANSWERED, 1), "2026-11-28T12:20:00Z"),
 ], ids=str)  # fmt: skip
-def test_a_finaliser_is_killed_and_the_next_one_closes_what_is_left(world, crew, stops_at, closed_at):
+def test_a_finalizer_is_killed_and_the_next_one_closes_what_is_left(world, crew, stops_at, closed_at):
     world.put(a_deprovisioning("2026-11-28T12:00:00Z"), a_usage(0, "3"))
-    kill_and_run_again(world, crew, FINALISE, stops_at)
+    kill_and_run_again(world, crew, FINALIZE, stops_at)
     row = world.item(a_subscriber())
     assert (row["subscriptionStatus"], row["updatedAt"]) == ("inactive", closed_at)
     assert "deprovisioningPendingFlag" not in row
@@ -71,7 +71,7 @@ def test_a_loss_is_told_again_where_the_first_to_tell_it_was_killed_before_the_w
     import dagster as dg
 
     world.put(a_deprovisioning("2026-11-28T12:00:00Z"), a_usage(0, "3", hour="2026-11-28T06"))
-    kill_and_run_again(world, crew, FINALISE, (points.CLOSING_LEAVES, 1))
+    kill_and_run_again(world, crew, FINALIZE, (points.CLOSING_LEAVES, 1))
     key = dg.AssetCheckKey(dg.AssetKey("metered_usage"), "all_subscribed")
     with dg.DagsterInstance.from_config(str(crew.home)) as instance:
         told = instance.event_log_storage.get_asset_check_execution_history(key, limit=20)

@@ -11,7 +11,7 @@ import pytest
 from tests.crash.journal import Written
 from tests.crash.judge import Evidence, Verdict, judge
 
-LICENCE, OTHER = "arn:aws:license-manager::111122223333:license:l-0001", "arn:aws:license-manager::1:license:l-0002"
+LICENSE, OTHER = "arn:aws:license-manager::111122223333:license:l-0001", "arn:aws:license-manager::1:license:l-0002"
 ACCOUNT, HOUR = "444455556666", "2026-03-10T06"
 WORDS = "Aggregated total quantity {} from {} raw usage records"
 
@@ -33,10 +33,10 @@ class Books:
         """A row as its seller wrote it, and as it ended."""
         late = changes.pop("hours_late", 0)
         at = f"2026-03-{10 + (6 + late) // 24:02}T{(6 + late) % 24:02}:30:00+00:00"
-        row = Written(LICENCE, ACCOUNT, "calls", f"{HOUR}:00:{second:02}", used, at, **changes)
+        row = Written(LICENSE, ACCOUNT, "calls", f"{HOUR}:00:{second:02}", used, at, **changes)
         self.written.append(row)
         self.rows[row.key[1]] = {
-            "licenseArn": LICENCE, "customerAWSAccountId_dimension_timestamp": row.key[1], "quantity": row.quantity,
+            "licenseArn": LICENSE, "customerAWSAccountId_dimension_timestamp": row.key[1], "quantity": row.quantity,
             "meteringStatus": status, "meteringStatusReason": reason,
         }  # fmt: skip
         return row
@@ -45,7 +45,7 @@ class Books:
         """What the judge says of them."""
         return judge(Evidence(
             self.written, list(self.rows.values()), self.records, self.subscribers, self.bill, self.calls, self.slots,
-            {LICENCE: None, OTHER: "2026-03-10T04:20:00+00:00"}, lock_hours=2, in_queue=self.in_queue,
+            {LICENSE: None, OTHER: "2026-03-10T04:20:00+00:00"}, lock_hours=2, in_queue=self.in_queue,
         ))  # fmt: skip
 
 
@@ -63,17 +63,17 @@ def right_books() -> Books:
     books.rows[first.key[1]]["quantity"] = Decimal(9)
     books.write(5, "7", "RejectedClientSide", "NegativeQuantity", fault="NegativeQuantity")
     books.records.append({
-        "licenseArn": LICENCE, "account_dimension_hour": f"{ACCOUNT}#calls#{HOUR}", "quantity": Decimal("4.5"),
+        "licenseArn": LICENSE, "account_dimension_hour": f"{ACCOUNT}#calls#{HOUR}", "quantity": Decimal("4.5"),
         "meteringStatus": "Success", "meteringRecordId": "id-1",
     })  # fmt: skip
     books.bill.append({
-        "license_arn": LICENCE, "customer_aws_account_id": ACCOUNT, "dimension": "calls", "hour": HOUR,
+        "license_arn": LICENSE, "customer_aws_account_id": ACCOUNT, "dimension": "calls", "hour": HOUR,
         "quantity": "4.5", "metering_record_id": "id-1", "product_code": None, "allocations": None,
     })  # fmt: skip
     books.calls += [{"monotonic": float(second), "records": 25, "bytes": 999_999} for second in range(5)]
     books.slots += [(float(second), second + 0.01) for second in range(5)]
     books.subscribers += [
-        {"licenseArn": LICENCE, "subscriptionStatus": "active"},
+        {"licenseArn": LICENSE, "subscriptionStatus": "active"},
         {"licenseArn": OTHER, "subscriptionStatus": "inactive"},
     ]
     return books

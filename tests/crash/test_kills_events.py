@@ -9,14 +9,14 @@ from metering_dagster.devstack.stack import LocalStack
 from tests.crash import events_worker as points
 from tests.crash.crew import Crew
 from tests.crash.events_worker import work_on_events
-from tests.items import LICENCE
+from tests.items import LICENSE
 from tests.licenses.bodies import AMENDED, DEPROVISIONED, ENDED, UPDATED, a_body
 from tests.licenses.events_world import EventsWorld
 from tests.world import World
 
 pytestmark = pytest.mark.services
 
-LICENCES = [f"{LICENCE}{number}" for number in range(4)]
+LICENSES = [f"{LICENSE}{number}" for number in range(4)]
 ANNOUNCEMENTS = 25
 """Of each of two workers on these events, about."""
 
@@ -30,18 +30,18 @@ def events(world: World, emulator: LocalStack, monkeypatch: pytest.MonkeyPatch) 
     ours.sqs.close()
 
 
-def the_lives_of(licences: list[str]) -> list[str]:
-    """More messages than one batch holds, several of each licence."""
+def the_lives_of(licenses: list[str]) -> list[str]:
+    """More messages than one batch holds, several of each license."""
     return [
         a_body(
             kind,
             f"2026-11-28T{hour:02}:00:00Z",
-            licence=licence,
-            agreement=f"of {licence[-4:]}",
+            license=license,
+            agreement=f"of {license[-4:]}",
             end_time=f"20{hour:02}",
         )
         for hour, kind in ((8, UPDATED), (9, AMENDED), (10, DEPROVISIONED), (11, ENDED))
-        for licence in licences
+        for license in licenses
     ]
 
 
@@ -62,7 +62,7 @@ def applied_once_and_for_all(events: EventsWorld, crew: Crew) -> None:
             break
     assert (events.left(), events.buried()) == (0, 0)
     rows = events.rows()
-    assert [row["licenseArn"] for row in rows] == LICENCES
+    assert [row["licenseArn"] for row in rows] == LICENSES
     for row in rows:
         assert (row["subscriptionStatus"], row["deprovisioningPendingFlag"]) == ("deprovisioning", "1")
         assert (row["agreementStatus"], row["endTime"]) == ("inactive", "2009")
@@ -75,7 +75,7 @@ def applied_once_and_for_all(events: EventsWorld, crew: Crew) -> None:
     ((points.RECEIVED, 2), True), ((points.DELETED, 2), True),
 ], ids=str)  # fmt: skip
 def test_killed_anywhere_between_receive_and_delete(events, crew, stops_at, dagster):
-    events.send(*the_lives_of(LICENCES))
+    events.send(*the_lives_of(LICENSES))
     victim = crew.start(work=work_on_events, stops_at=stops_at, dagster=dagster)
     assert victim.until_it_stands() == (*stops_at, True)
     victim.kill()
@@ -83,7 +83,7 @@ def test_killed_anywhere_between_receive_and_delete(events, crew, stops_at, dags
 
 
 def test_killed_before_the_delete_nothing_changes_the_second_time(events, crew):
-    events.send(a_body(UPDATED, licence=LICENCE), a_body(DEPROVISIONED, licence=LICENCE))
+    events.send(a_body(UPDATED, license=LICENSE), a_body(DEPROVISIONED, license=LICENSE))
     victim = crew.start(work=work_on_events, stops_at=(points.DELETE_LEAVES, 1))
     victim.until_it_stands()
     victim.kill()
@@ -99,7 +99,7 @@ def test_killed_before_the_delete_nothing_changes_the_second_time(events, crew):
 def test_killed_at_random_points_with_a_rival_beside(events, crew):
     seed = random.randrange(10**9)
     chance = random.Random(seed)
-    events.send(*chance.sample(bodies := the_lives_of(LICENCES) * 2, len(bodies)))
+    events.send(*chance.sample(bodies := the_lives_of(LICENSES) * 2, len(bodies)))
     victims = [
         crew.start(work=work_on_events, waits=True, stops_at_any=chance.randint(2, ANNOUNCEMENTS)) for _ in range(2)
     ]

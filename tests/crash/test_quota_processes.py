@@ -18,7 +18,7 @@ from metering_dagster.devstack.sandbox import faults
 from metering_dagster.metering.stores.rate_limiter import MAX_LATE_SECONDS, SLOT_SECONDS
 from tests.crash.crew import Crew, Worker
 from tests.crash.worker import SLOT
-from tests.items import LICENCE, an_aggregate
+from tests.items import LICENSE, an_aggregate
 from tests.world import World
 
 pytestmark = pytest.mark.services
@@ -56,8 +56,8 @@ class Run:
 def five_processes(world: World, crew: Crew, hours: Sequence[str]) -> Run:
     """Let five processes submit an hour each; kill the first half-way, and put another in its place."""
     earlier = len(world.calls())
-    for hour in hours:  # of licences whose product nobody knows, each record goes by itself
-        world.put(*(an_aggregate("1", licence=f"{LICENCE}{number:03}", hour=hour) for number in range(CALLS_EACH)))
+    for hour in hours:  # of licenses whose product nobody knows, each record goes by itself
+        world.put(*(an_aggregate("1", license=f"{LICENSE}{number:03}", hour=hour) for number in range(CALLS_EACH)))
     workers = [crew.start(hour, waits=True, only_submits=True) for hour in hours]
     for worker in workers:
         worker.until_it_stands()

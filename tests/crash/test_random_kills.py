@@ -21,4 +21,4 @@ def test_ten_kills_at_random_moments_cost_no_unit(emulator, tmp_path, record_pro
     assert figures.killed >= KILLS
     totals = verdict.totals
     assert all(totals[name] > 0 for name in ("billed", "rejected", "late", "expired")), totals
-    assert conductor.town.ended, "no licence ended"
+    assert conductor.town.ended, "no license ended"

@@ -43,9 +43,9 @@ _SHAPES = {
 
 @dataclass(frozen=True)
 class Buyer:
-    """A licence and whose it is."""
+    """A license and whose it is."""
 
-    licence: str
+    license: str
     account: str
     product: str
 
@@ -125,9 +125,9 @@ class Town:
             create_table(self.client, self.table(kind), shape)
         create_queue(self.stack.sqs, self.queue, self.dead_queue, VisibilityTimeout=str(VISIBILITY_SECONDS))
         self.sandbox.start()
-        licences = {buyer.licence: buyer.product for buyer in self.buyers}
+        licenses = {buyer.license: buyer.product for buyer in self.buyers}
         self.sandbox.control(
-            "configure", {"products": list(PRODUCTS), "licenses": licences, "calls_per_second": 10}
+            "configure", {"products": list(PRODUCTS), "licenses": licenses, "calls_per_second": 10}
         )  # fmt: skip
 
     def close(self) -> None:
@@ -172,7 +172,7 @@ class Town:
 
     def contract(self, seed: int) -> Contract:
         """A seller's."""
-        buyers = {buyer.licence: buyer.account for buyer in self.buyers}
+        buyers = {buyer.license: buyer.account for buyer in self.buyers}
         return Contract(
             self.stack.dynamodb_url, self.table("usage"), self.table("aggregated"), buyers, self.journal, seed
         )
@@ -185,15 +185,15 @@ class Town:
             "detail-type": f"{kind} - Manufacturer", "time": f"{at:%Y-%m-%dT%H:%M:%SZ}",
             "detail": {
                 "acceptor": {"accountId": buyer.account}, "agreement": {"id": f"agmt-{buyer.account}"},
-                "license": {"arn": buyer.licence}, "product": {"code": buyer.product},
+                "license": {"arn": buyer.license}, "product": {"code": buyer.product},
             },
         }  # fmt: skip
         self.sqs.send_message(QueueUrl=self.stack.queue_url(self.queue), MessageBody=json.dumps(body))
 
-    def end_licence(self, buyer: Buyer, at: datetime) -> None:
+    def end_license(self, buyer: Buyer, at: datetime) -> None:
         """From an hour after `at` on, nothing of it is taken any more."""
-        self.ended[buyer.licence] = at
-        ended = {licence: end.isoformat() for licence, end in self.ended.items()}
+        self.ended[buyer.license] = at
+        ended = {license: end.isoformat() for license, end in self.ended.items()}
         self.sandbox.control("configure", {"deprovisioned": ended})
 
     def has_open_windows(self, now: datetime) -> bool:
@@ -210,7 +210,7 @@ class Town:
 
     def evidence(self) -> Evidence:
         """Everything as it stands."""
-        ended = {licence: end.isoformat() for licence, end in self.ended.items()}
+        ended = {license: end.isoformat() for license, end in self.ended.items()}
         return Evidence(
             written=list(entries(self.journal)),
             rows=self._all("usage"),
@@ -219,7 +219,7 @@ class Town:
             bill=self.sandbox.control("bill"),
             calls=self.sandbox.control("calls"),
             slots=slots_in(self.slots),
-            buyers={buyer.licence: ended.get(buyer.licence) for buyer in self.buyers},
+            buyers={buyer.license: ended.get(buyer.license) for buyer in self.buyers},
             lock_hours=LOCK_HOURS,
             in_queue=self.messages(self.queue),
             buried=self.messages(self.dead_queue),

@@ -134,7 +134,7 @@ def test_the_demo_accounts_for_every_unit(rehearsed: Rehearsed) -> None:
     told = rehearsed.told
     assert told["good"]
     assert len(told["hours"]) == 26, "offsets 23 to 1, two that are past their window, and the current one"
-    assert told["departure"] == {"status": "inactive", "finalised": True}
+    assert told["departure"] == {"status": "inactive", "finalized": True}
     assert told["total"]["rows"] >= 6000
     for hour in told["hours"].values():
         parts = sum(Decimal(hour[name]) for name in ("billed", "held", "rejected", "late", "expired"))

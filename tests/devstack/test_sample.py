@@ -112,7 +112,7 @@ def test_catalog_has_three_products_and_five_dimensions_one_with_a_hash_sign(sam
     assert sum("#" in dimension for dimension in sample.dimensions) == 1
 
 
-def test_licences_come_in_both_spellings_and_some_buyers_have_two(sample):
+def test_licenses_come_in_both_spellings_and_some_buyers_have_two(sample):
     assert all(LICENSE.fullmatch(arn) for arn in sample.licenses)
     assert {arn[-35:-34] for arn in sample.licenses} == {":", "/"}
     held = Counter(row["customerAWSAccountId"] for row in sample.subscribers)
@@ -225,7 +225,7 @@ def test_bad_rows_are_bad_in_the_way_they_say_and_remember_what_was_used(sample)
         assert row.item["customerAWSAccountId"] in accounts - {row.group[1]}
 
 
-def test_misfiled_rows_pend_in_a_neighbouring_hour_that_is_metered(sample):
+def test_misfiled_rows_pend_in_a_neighboring_hour_that_is_metered(sample):
     for row in sample.rows:
         if row.kind is Kind.MISFILED:
             filed, meant = (parse_bucket(text) for text in (row.item["meteringPending"], row.item["timestamp"][:13]))

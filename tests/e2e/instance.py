@@ -160,7 +160,7 @@ class Instance:
         return dict(latest)
 
     def told(self, asset: str, partition: str) -> list[dict[str, int]]:
-        """The numbers in the metadata of each materialisation of a partition, oldest first."""
+        """The numbers in the metadata of each materialization of a partition, oldest first."""
         found = self.graphql(
             """query ($asset: AssetKeyInput!, $partition: String!) { assetNodeOrError(assetKey: $asset) {
             ... on AssetNode { assetMaterializations(partitions: [$partition], limit: 100) { metadataEntries { label

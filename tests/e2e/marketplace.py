@@ -26,7 +26,7 @@ DIMENSIONS = ("api-calls", "gpu#a100-hours")
 HASH, SORT = "licenseArn", "customerAWSAccountId_dimension_timestamp"
 
 Group: TypeAlias = tuple[str, str, str, str]
-"""Licence, account, dimension, hour."""
+"""License, account, dimension, hour."""
 Bill: TypeAlias = dict[Group, Decimal]
 
 
@@ -35,8 +35,8 @@ def hour_back(offset: int) -> str:
     return f"{NOW - timedelta(hours=offset):%Y-%m-%dT%H}"
 
 
-def licence(number: int) -> tuple[str, str]:
-    """A licence and its account."""
+def license(number: int) -> tuple[str, str]:
+    """A license and its account."""
     return f"{ISSUER}{number:032x}", f"{444400000000 + number}"
 
 
@@ -89,8 +89,8 @@ class Marketplace:
         self.control("configure", {"products": [PRODUCT], "dimensions": list(DIMENSIONS), "calls_per_second": 10})
 
     def subscribe(self, numbers: Iterable[int]) -> None:
-        """Buyers with a licence each."""
-        for arn, account in map(licence, numbers):
+        """Buyers with a license each."""
+        for arn, account in map(license, numbers):
             self._put("e2e-subscribers", {
                 HASH: arn, "customerAWSAccountId": account, "productCode": PRODUCT, "agreementStatus": "active",
                 "subscriptionStatus": "active",
@@ -98,7 +98,7 @@ class Marketplace:
 
     def use(self, number: int, dimension: str, hour: str, quantities: Iterable[Any], *, billed: bool = True) -> None:
         """Raw rows of one group, one a second; `billed` says what is to come of them."""
-        arn, account = licence(number)
+        arn, account = license(number)
         quantities = list(quantities)
         for second, quantity in enumerate(quantities):
             self.put_row(number, dimension, f"{hour}:{second // 60:02d}:{second % 60:02d}", quantity)
@@ -107,22 +107,22 @@ class Marketplace:
 
     def expect(self, number: int, dimension: str, hour: str, quantity: Decimal) -> None:
         """This is to be on the bill."""
-        arn, account = licence(number)
+        arn, account = license(number)
         self.expected[arn, account, dimension, hour] = quantity
 
     def put_row(self, number: int, dimension: str, timestamp: str, quantity: Any) -> None:
         """One raw row, as the seller writes it."""
-        arn, account = licence(number)
+        arn, account = license(number)
         self._put("e2e-usage", {
             HASH: arn, SORT: f"{account}#{dimension}#{timestamp}", "customerAWSAccountId": account,
             "dimension": dimension, "timestamp": timestamp, "quantity": quantity, "meteringPending": timestamp[:13],
         })  # fmt: skip
 
     def statuses(self, number: int, hour: str) -> Counter[str]:
-        """How the raw rows of a licence and hour stand, by status; `pending` for those that wait."""
+        """How the raw rows of a license and hour stand, by status; `pending` for those that wait."""
         found = self._client.query(
             TableName="e2e-usage", KeyConditionExpression="licenseArn = :l", ExpressionAttributeValues={
-                ":l": {"S": licence(number)[0]}
+                ":l": {"S": license(number)[0]}
             },
         )  # fmt: skip
         return Counter(
@@ -146,14 +146,14 @@ class Marketplace:
 
     def subscriber(self, number: int) -> dict[str, str]:
         """A subscriber's row as it stands, its texts."""
-        arn, account = licence(number)
+        arn, account = license(number)
         key = {HASH: {"S": arn}, "customerAWSAccountId": {"S": account}}
         found = self._client.get_item(TableName="e2e-subscribers", Key=key, ConsistentRead=True)
         return {name: value["S"] for name, value in found.get("Item", {}).items() if "S" in value}
 
     def deprovision(self, number: int, at: datetime) -> None:
-        """What happens when a licence ends: the marketplace takes its usage an hour more, and an event tells of it."""
-        arn, account = licence(number)
+        """What happens when a license ends: the marketplace takes its usage an hour more, and an event tells of it."""
+        arn, account = license(number)
         self.control("configure", {"deprovisioned": {arn: at.isoformat()}})
         body = {
             "detail-type": "License Deprovisioned - Manufacturer",

@@ -1,4 +1,4 @@
-"""From an event in the queue to a closed licence, by sensors alone: everything here goes by the real clock."""
+"""From an event in the queue to a closed license, by sensors alone: everything here goes by the real clock."""
 
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -23,7 +23,7 @@ LEFT = timedelta(seconds=150)
 """Of the flush window when the event comes."""
 
 
-def test_an_event_leads_to_the_last_usage_billed_and_the_licence_inactive(marketplace: Marketplace, tmp_path) -> None:
+def test_an_event_leads_to_the_last_usage_billed_and_the_license_inactive(marketplace: Marketplace, tmp_path) -> None:
     environment = marketplace.environment() | {
         "AWS_ENDPOINT_URL_SQS": marketplace.dynamodb_url, "MARKETPLACE_EVENTS_QUEUE_URL": marketplace.queue_url,
         "METERING_EVENTS_SECONDS": "2", "METERING_FLUSH_SECONDS": "2", "METERING_FINALIZE_SECONDS": "2",
@@ -51,7 +51,7 @@ def test_an_event_leads_to_the_last_usage_billed_and_the_licence_inactive(market
 
         row = until(
             lambda: ((row := marketplace.subscriber(LEAVING))["subscriptionStatus"] == "inactive" and row) or None,
-            "the licence to be inactive",
+            "the license to be inactive",
         )
         assert not {"deprovisioningPendingFlag", "deprovisioningExpiry"} & set(row)
         for job in SENSORS.values():

@@ -32,7 +32,7 @@ class Swept:
     success: bool
     message: str
     metadata: Mapping[str, Any]
-    """Of the materialisation, or of the failure."""
+    """Of the materialization, or of the failure."""
     warnings: list[str]
     run_id: str
     said: str

@@ -12,12 +12,12 @@ from metering_dagster.ledger.stores.files import Ledger
 from metering_dagster.reporting.services.daily_report import draw, lines_of_hour, table_of_day
 from metering_dagster.settings import Mode
 from tests.expiry.sweeping import OLD, OLDER, SHARD, age_out
-from tests.items import OTHER_LICENCE, a_usage, an_aggregate, some_usage
+from tests.items import OTHER_LICENSE, a_usage, an_aggregate, some_usage
 
 
 def test_what_was_lost_shows_by_hour_and_dimension(world):
     world.put(
-        *some_usage("3", "0.5", hour=OLD), a_usage(0, "2", hour=OLDER, licence=OTHER_LICENCE),
+        *some_usage("3", "0.5", hour=OLD), a_usage(0, "2", hour=OLDER, license=OTHER_LICENSE),
         an_aggregate("7", hour=OLDER, dimension="direct 444455556666"),
     )  # fmt: skip
     swept = age_out(world)
@@ -53,7 +53,7 @@ def test_late_and_rejected_rows_show_masked(world):
     assert "late by 3: the group was committed without it" in shown["notes"]
 
 
-def test_a_shard_materialised_by_hand_sweeps_everything(world, monkeypatch):
+def test_a_shard_materialized_by_hand_sweeps_everything(world, monkeypatch):
     monkeypatch.setattr(hours, "OLDEST_OFFSET", 30 * 24)
     far = hours.bucket(hours.shard_hours(SHARD, world.clock.now)[60])
     world.put(a_usage(0, "5", hour=far))

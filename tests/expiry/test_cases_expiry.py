@@ -7,7 +7,7 @@ from metering_dagster.expiry.services.sweep import hours_of_sweep
 from metering_dagster.metering.rules.statuses import RecordStatus
 from metering_dagster.metering.rules.usage_record import RecordEnd
 from tests.expiry.sweeping import OLD, age_out, sweep_of
-from tests.items import ACCOUNT, DIMENSION, LICENCE, a_usage, an_aggregate
+from tests.items import ACCOUNT, DIMENSION, LICENSE, a_usage, an_aggregate
 
 LAST_DAY = "2026-10-31T22"
 FIRST = "2026-11-01T"
@@ -15,7 +15,7 @@ FIRST = "2026-11-01T"
 
 def answer(world, status, quantity=10, hour=OLD, reason=""):
     """Write down what the service has answered; whether that was taken."""
-    end = RecordEnd(LICENCE, f"{ACCOUNT}#{DIMENSION}#{hour}", hour, quantity, status, reason, "record-1")
+    end = RecordEnd(LICENSE, f"{ACCOUNT}#{DIMENSION}#{hour}", hour, quantity, status, reason, "record-1")
     return world.deployment.tables.aggregated.record([end], world.clock.now) == [True]
 
 

@@ -7,13 +7,13 @@ import pytest
 from metering_dagster.core import hours
 from metering_dagster.metering.rules.run_decision import hours_of_tick
 from tests.expiry.sweeping import age_out
-from tests.items import LICENCE, OTHER_ACCOUNT, OTHER_LICENCE, a_deprovisioning, a_usage, an_aggregate
+from tests.items import LICENSE, OTHER_ACCOUNT, OTHER_LICENSE, a_deprovisioning, a_usage, an_aggregate
 from tests.world import World
 
 EVENING = [f"2026-12-30T{hour}" for hour in (18, 19, 20, 21, 22, 23)]
 LEFT, *WAITING = EVENING
 """18:00 is 30 hours back at the turn of the month: never to be billed again."""
-ENDING = {"licence": OTHER_LICENCE, "account": OTHER_ACCOUNT}
+ENDING = {"license": OTHER_LICENSE, "account": OTHER_ACCOUNT}
 
 
 @pytest.fixture(autouse=True)
@@ -32,8 +32,8 @@ def sweep_all(world: World) -> Counter[str]:
     return lost
 
 
-def billed_hours(world: World, licence: str) -> Counter[str]:
-    return Counter(record.hour for record in world.bill() if record.license_arn == licence)
+def billed_hours(world: World, license: str) -> Counter[str]:
+    return Counter(record.hour for record in world.bill() if record.license_arn == license)
 
 
 @pytest.mark.case("month_end_reopens")
@@ -52,15 +52,15 @@ def test_what_the_months_grace_opens_again_is_sent_on_the_1st_and_expires_only_a
     world.put(a_deprovisioning("2027-01-01T01:10:00Z", **ENDING))
     world.at("2027-01-01T00:15:00Z")
     assert world.flush().success
-    assert billed_hours(world, OTHER_LICENCE) == {hour: 2 if hour == WAITING[0] else 1 for hour in WAITING}
-    assert not billed_hours(world, LICENCE), "the flush is of the deprovisioned licence alone"
+    assert billed_hours(world, OTHER_LICENSE) == {hour: 2 if hour == WAITING[0] else 1 for hour in WAITING}
+    assert not billed_hours(world, LICENSE), "the flush is of the deprovisioned license alone"
 
     world.at("2027-01-01T00:30:00Z")
     asked = [hours.bucket(hour) for hour in hours_of_tick(23, world.clock.now)]
     assert set(WAITING) <= set(asked)
     for hour in WAITING[1:]:
         assert world.meter(hour).success
-    assert billed_hours(world, LICENCE) == dict.fromkeys(WAITING[1:], 2)
+    assert billed_hours(world, LICENSE) == dict.fromkeys(WAITING[1:], 2)
 
     world.at("2027-01-01T05:59:00Z")
     assert sweep_all(world) == {}, "what was not sent in the grace waits for its end all the same"

@@ -11,9 +11,9 @@ from tests.items import (
     ACCOUNT,
     DIMENSION,
     HOUR,
-    LICENCE,
+    LICENSE,
     OTHER_ACCOUNT,
-    OTHER_LICENCE,
+    OTHER_LICENSE,
     a_usage,
     an_aggregate,
     some_usage,
@@ -91,7 +91,7 @@ def test_its_end_and_what_the_sweep_finds_in_the_same_hour_are_told_in_files_of_
 def test_keys_that_are_none_end_with_their_codes(world):
     world.put(a_usage(0, sort_key="one#two", filed="true"), a_usage(1, customerAWSAccountId=OTHER_ACCOUNT, filed="x"))
     world.put(an_aggregate("7", hour="not-an-hour", meteringPending="true"))
-    broken = an_aggregate("7", licence=OTHER_LICENCE, meteringPending="true")
+    broken = an_aggregate("7", license=OTHER_LICENSE, meteringPending="true")
     broken.values["account_dimension_hour"] = {"S": "nothing"}
     world.put(broken)
     done = sweep_unreachable(world.deployment.tables)
@@ -161,7 +161,7 @@ def test_what_is_mended_by_the_time_of_the_write_is_left_alone(world):
 
 
 def test_values_are_shown_masked_and_not_without_end(world):
-    world.put(*(a_usage(n, "1", filed=f"value {n}") for n in range(60)), a_usage(61, filed=f"{LICENCE} {ACCOUNT}"))
+    world.put(*(a_usage(n, "1", filed=f"value {n}") for n in range(60)), a_usage(61, filed=f"{LICENSE} {ACCOUNT}"))
     swept = age_out(world, whole=True)
     assert swept.success
     shown = swept.metadata["filed_where_no_run_looks_by_value"]

@@ -9,10 +9,10 @@ from metering_dagster.expiry.services.sweep_report import ROWS_ENDED
 from metering_dagster.metering.rules.isolation import GIVE_UP
 from metering_dagster.metering.stores.pending_index import PendingIndex
 from tests.expiry.sweeping import OLD, OLDER, age_out, sweep_of
-from tests.items import HOUR, OTHER_ACCOUNT, OTHER_LICENCE, a_usage, an_aggregate, some_usage
+from tests.items import HOUR, OTHER_ACCOUNT, OTHER_LICENSE, a_usage, an_aggregate, some_usage
 from tests.world import World
 
-ODD = {"licence": OTHER_LICENCE, "account": OTHER_ACCOUNT}
+ODD = {"license": OTHER_LICENSE, "account": OTHER_ACCOUNT}
 STEPS = ["committed", "settle_group", "key_fault", "mend", "end_uncommitted", "judge"]
 """Where the trouble is made: reading what was committed, settling, judging, filing, writing, counting."""
 
@@ -27,8 +27,8 @@ def make_trouble(monkeypatch: pytest.MonkeyPatch, world: World, step: str) -> No
     usual = getattr(where, step)
 
     def troubled(*given, **more):
-        if any(OTHER_LICENCE in repr(each) or OTHER_ACCOUNT in repr(each) for each in given):
-            raise TroubleError(f"something of {OTHER_LICENCE} and {OTHER_ACCOUNT}")
+        if any(OTHER_LICENSE in repr(each) or OTHER_ACCOUNT in repr(each) for each in given):
+            raise TroubleError(f"something of {OTHER_LICENSE} and {OTHER_ACCOUNT}")
         return usual(*given, **more)
 
     monkeypatch.setattr(where, step, troubled)
@@ -61,7 +61,7 @@ def test_a_record_that_raises_stays_pending_alone(world, monkeypatch):
     usual = world.deployment.tables.aggregated.record
 
     def record(ends, now):
-        if any(end.license_arn == OTHER_LICENCE for end in ends):
+        if any(end.license_arn == OTHER_LICENSE for end in ends):
             raise TroubleError
         return usual(ends, now)
 

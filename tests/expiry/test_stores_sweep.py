@@ -20,7 +20,7 @@ from tests.items import (
     ACCOUNT,
     DIMENSION,
     HOUR,
-    LICENCE,
+    LICENSE,
     OTHER_ACCOUNT,
     a_usage,
     an_aggregate,
@@ -28,7 +28,7 @@ from tests.items import (
     some_usage,
 )
 
-KEY = GroupKey(LICENCE, ACCOUNT, DIMENSION, hours.parse_bucket(OLD))
+KEY = GroupKey(LICENSE, ACCOUNT, DIMENSION, hours.parse_bucket(OLD))
 IN_TIME = "2026-11-27T08:20:00Z"
 """When OLD could still be billed."""
 
@@ -98,11 +98,11 @@ def test_rows_of_a_committed_group_are_settled_and_not_expired(world):
     assert (done.settled, done.late_rows, done.late, done.total.rows) == (1, 1, 7, 0)
 
 
-def test_a_crash_between_commit_and_finalising_is_aggregated_however_late_it_is_found(world):
+def test_a_crash_between_commit_and_finalizing_is_aggregated_however_late_it_is_found(world):
     world.put(*some_usage(*["1"] * 150, hour=OLD))
     world.at(IN_TIME)
     counted = commit(world)
-    world.put(*some_usage(*["1"] * 150, hour=OLD))  # as if none of them had been finalised
+    world.put(*some_usage(*["1"] * 150, hour=OLD))  # as if none of them had been finalized
     world.at("2026-11-28T12:20:00Z")
     sweep_of(world)
     assert len(counted) == 150
@@ -112,7 +112,7 @@ def test_a_crash_between_commit_and_finalising_is_aggregated_however_late_it_is_
 
 def test_a_commit_at_the_very_moment_leaves_no_row_called_expired(world):
     world.put(*some_usage(*["1"] * 150, hour=OLD))
-    world.meanwhile(lambda: commit(world))  # finalises all 150 of them, in a hundred and then the rest
+    world.meanwhile(lambda: commit(world))  # finalizes all 150 of them, in a hundred and then the rest
     sweep_of(world)
     assert world.row_statuses() == {"Aggregated": 150}
 

@@ -9,12 +9,12 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from tests.hostile.secrets import ACCOUNT, IDENTIFIER, LICENCE
+from tests.hostile.secrets import ACCOUNT, IDENTIFIER, LICENSE
 
 # DynamoDB keeps UTF-8: no surrogates.
 CHARACTERS = st.characters(exclude_categories=["Cs"])
 TEXT = st.text(CHARACTERS, max_size=12) | st.sampled_from(
-    ["", "#", "##", "\x00", "a\nb", "\u202e", "é" * 3, "0", "arn:", LICENCE, ACCOUNT, IDENTIFIER, "2026-11-28T10"]
+    ["", "#", "##", "\x00", "a\nb", "\u202e", "é" * 3, "0", "arn:", LICENSE, ACCOUNT, IDENTIFIER, "2026-11-28T10"]
 )
 NUMBERS = st.sampled_from([
     "0", "-0", "1", "-1", "1.5", "0.0000001", "9999999999.999999", "10000000000", "1E+125", "1E-130", "-9.9E+125",

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from metering_dagster.metering.rules.raw_row import OURS
 from metering_dagster.metering.rules.statuses import Reason, RecordStatus
 from tests.hostile.effort import examples
-from tests.hostile.secrets import ACCOUNT, LICENCE, OTHER_ACCOUNT, assert_nothing_leaks
+from tests.hostile.secrets import ACCOUNT, LICENSE, OTHER_ACCOUNT, assert_nothing_leaks
 from tests.hostile.stored import ALLOCATIONS, BYTES, VALUES
-from tests.hostile.test_raw_rows import EXPIRED, GOOD, HOSTILE, LICENCES, PARTS, TIMES_OF_KEYS, good_rows, put
+from tests.hostile.test_raw_rows import EXPIRED, GOOD, HOSTILE, LICENSES, PARTS, TIMES_OF_KEYS, good_rows, put
 from tests.hostile.tiny_world import TinyWorld
 from tests.items import HOUR, Item, a_subscriber, a_usage, an_aggregate
 
@@ -30,28 +30,28 @@ ATTRIBUTES = st.fixed_dictionaries({}, optional={
 def aggregates(draw: st.DrawFn) -> Item:
     """An aggregate that is filed under the hour: a good one with some things changed, or one of which nothing is."""
     if draw(st.booleans()):
-        values: dict[str, Any] = dict(an_aggregate("2", licence=LICENCE, account=ACCOUNT, dimension=HOSTILE).values)
+        values: dict[str, Any] = dict(an_aggregate("2", license=LICENSE, account=ACCOUNT, dimension=HOSTILE).values)
     else:
-        values = {"licenseArn": {"S": draw(LICENCES)}, "account_dimension_hour": {"S": draw(KEYS)}}
+        values = {"licenseArn": {"S": draw(LICENSES)}, "account_dimension_hour": {"S": draw(KEYS)}}
         values["meteringPending"] = {"S": HOUR}
     return Item("aggregated", values | draw(ATTRIBUTES))
 
 
 def is_beside(item: Item) -> bool:
     key = item.values["account_dimension_hour"]["S"]
-    return item.values["licenseArn"]["S"] != LICENCE or not key.startswith(f"{ACCOUNT}#{GOOD}#")
+    return item.values["licenseArn"]["S"] != LICENSE or not key.startswith(f"{ACCOUNT}#{GOOD}#")
 
 
 @examples(100)
 @given(st.lists(aggregates().filter(is_beside), min_size=1, max_size=4))
-@example([an_aggregate("1", licence=OURS + "quota", account=ACCOUNT)])
+@example([an_aggregate("1", license=OURS + "quota", account=ACCOUNT)])
 def test_an_aggregate_of_any_kind_keeps_no_other_from_being_billed(hostile):
     world = TinyWorld()
     put(world, hostile)
-    world.put(*good_rows(), an_aggregate("4.25", licence=LICENCE, account=OTHER_ACCOUNT, dimension="direct"))
+    world.put(*good_rows(), an_aggregate("4.25", license=LICENSE, account=OTHER_ACCOUNT, dimension="direct"))
     words = world.meter(HOUR)
-    assert world.billed()[LICENCE, GOOD] == "3", words
-    assert world.billed()[LICENCE, "direct"] == "4.25", words
+    assert world.billed()[LICENSE, GOOD] == "3", words
+    assert world.billed()[LICENSE, "direct"] == "4.25", words
     for item in world.items("aggregated"):
         if item.get("meteringStatus") == RecordStatus.REJECTED and "meteringPending" not in item:
             assert item["meteringStatusReason"] in {*Reason} or str(item["meteringStatusReason"]).endswith("Exception")
@@ -68,16 +68,16 @@ def test_an_aggregate_of_any_kind_keeps_no_other_from_being_billed(hostile):
 @example(memory={"NULL": True}, quantity={"N": "1"}, name="counted")
 def test_a_damaged_memory_of_a_commit_costs_its_own_group_at_most(memory, quantity, name):
     world = TinyWorld()
-    damaged = a_usage(0, "1", licence=LICENCE, account=ACCOUNT, dimension=HOSTILE)
+    damaged = a_usage(0, "1", license=LICENSE, account=ACCOUNT, dimension=HOSTILE)
     world.put(damaged)
     world.meter(HOUR)
     client = world.tables.client()
     (ours,) = [dict(item) for item in world.tables.items("aggregated")
                if item["licenseArn"]["S"].startswith(OURS + "commit#")]  # fmt: skip
     client.put_item(TableName="aggregated", Item=ours | {name: memory if name == "counted" else quantity})
-    world.put(damaged, a_usage(9, "5", licence=LICENCE, account=ACCOUNT, dimension=HOSTILE), *good_rows())
+    world.put(damaged, a_usage(9, "5", license=LICENSE, account=ACCOUNT, dimension=HOSTILE), *good_rows())
     words = world.meter(HOUR)
-    assert world.billed() == {(LICENCE, HOSTILE): "1", (LICENCE, GOOD): "3"}, words
+    assert world.billed() == {(LICENSE, HOSTILE): "1", (LICENSE, GOOD): "3"}, words
     assert all("meteringPending" not in item for item in world.items("usage"))
 
 
@@ -102,10 +102,10 @@ def test_a_damaged_memory_of_a_commit_costs_its_own_group_at_most(memory, quanti
 )
 def test_a_subscriber_of_any_kind_keeps_nobody_from_being_billed(attributes):
     world = TinyWorld()
-    subscriber = a_subscriber(LICENCE, ACCOUNT)
+    subscriber = a_subscriber(LICENSE, ACCOUNT)
     subscriber.values.update(attributes)
     put(world, [subscriber])
     world.put(*good_rows())
     words = world.meter(HOUR)
-    assert world.billed() == {(LICENCE, GOOD): "3"}, words
+    assert world.billed() == {(LICENSE, GOOD): "3"}, words
     assert_nothing_leaks(*world.said)

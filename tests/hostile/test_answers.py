@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.hostile.broken import broken
 from tests.hostile.effort import examples
-from tests.hostile.secrets import ACCOUNT, IDENTIFIER, LICENCE, OTHER_ACCOUNT, OTHER_LICENCE, assert_nothing_leaks
+from tests.hostile.secrets import ACCOUNT, IDENTIFIER, LICENSE, OTHER_ACCOUNT, OTHER_LICENSE, assert_nothing_leaks
 from tests.hostile.tiny_world import TinyWorld
 from tests.items import HOUR, an_aggregate
 from tests.simulation.memory.failures import error
@@ -21,7 +21,7 @@ SHORT_ACCOUNT = "77351"
 PRODUCT = "product-one"
 RECORD = {
     "Timestamp": datetime.fromisoformat(f"{HOUR}:00:00+00:00"), "Dimension": "d", "CustomerAWSAccountId": ACCOUNT,
-    "LicenseArn": LICENCE, "QuantityAsDecimal": "2",
+    "LicenseArn": LICENSE, "QuantityAsDecimal": "2",
 }  # fmt: skip
 RESULT = {"UsageRecord": RECORD, "MeteringRecordId": "id-1", "Status": "Success"}
 STATUSES = ["Success", "DuplicateRecord", "CustomerNotSubscribed", "", "success", "Pending"]
@@ -31,7 +31,7 @@ CODES = [
     "ValidationException", "ProvisionedThroughputExceededException", "ResourceNotFoundException", "ExpiredToken",
 ]  # fmt: skip
 MESSAGES = [
-    f"account {ACCOUNT}, licence {LICENCE}", f"https://u:p@{ACCOUNT}.example.com", "", "\x00", f"[{OTHER_LICENCE}]",
+    f"account {ACCOUNT}, license {LICENSE}", f"https://u:p@{ACCOUNT}.example.com", "", "\x00", f"[{OTHER_LICENSE}]",
 ]  # fmt: skip
 
 
@@ -86,9 +86,9 @@ def fits(result: Any, item: Any) -> bool:
 def a_world(around: Any, service: str = "metering") -> TinyWorld:
     world = TinyWorld(around={service: around})
     world.put(
-        an_aggregate("2", licence=LICENCE, account=ACCOUNT, dimension="d"),
-        an_aggregate("3", licence=PRODUCT, account=OTHER_ACCOUNT, dimension="d", customerIdentifier=IDENTIFIER),
-        an_aggregate("4", licence=OTHER_LICENCE, account=SHORT_ACCOUNT, dimension="d"),
+        an_aggregate("2", license=LICENSE, account=ACCOUNT, dimension="d"),
+        an_aggregate("3", license=PRODUCT, account=OTHER_ACCOUNT, dimension="d", customerIdentifier=IDENTIFIER),
+        an_aggregate("4", license=OTHER_LICENSE, account=SHORT_ACCOUNT, dimension="d"),
     )
     return world
 
@@ -126,7 +126,7 @@ def test_no_error_of_the_service_names_a_buyer_in_full(code, words, status):
     assert world.meter(HOUR) or not [item for item in world.items("aggregated") if "meteringPending" in item]
     assert not world.marketplace.bill()
     said = "\n".join(world.said)
-    assert_nothing_leaks(said, secrets=(ACCOUNT, LICENCE, OTHER_ACCOUNT, OTHER_LICENCE, IDENTIFIER, SHORT_ACCOUNT))
+    assert_nothing_leaks(said, secrets=(ACCOUNT, LICENSE, OTHER_ACCOUNT, OTHER_LICENSE, IDENTIFIER, SHORT_ACCOUNT))
 
 
 @examples(60)

@@ -29,7 +29,7 @@ from metering_dagster.settings import Settings
 from tests.billing_changes.filling import tenant
 from tests.hostile.broken import DEEP, TEXTS, broken_text
 from tests.hostile.effort import examples
-from tests.hostile.secrets import ACCOUNT, LICENCE, assert_nothing_leaks
+from tests.hostile.secrets import ACCOUNT, LICENSE, assert_nothing_leaks
 from tests.items import HOUR
 
 DAY = date(2026, 11, 20)
@@ -66,8 +66,8 @@ def _ledger(folder: Path) -> tuple[Ledger, Path]:
     ledger = Ledger(str(folder))
     with ledger.file(HOUR, "run-op", "live", "run") as file:
         for number in range(3):
-            file.tell(Entry(Kind.RECORD, Outcome.SUCCESS, LICENCE, ACCOUNT, f"d{number}", Decimal("1.5")))
-        file.tell(Entry(Kind.ROW, Outcome.REJECTED, LICENCE, ACCOUNT, "d", None, "MissingQuantity", f"{ACCOUNT}#d#x"))
+            file.tell(Entry(Kind.RECORD, Outcome.SUCCESS, LICENSE, ACCOUNT, f"d{number}", Decimal("1.5")))
+        file.tell(Entry(Kind.ROW, Outcome.REJECTED, LICENSE, ACCOUNT, "d", None, "MissingQuantity", f"{ACCOUNT}#d#x"))
     return ledger, Path(str(file.written))
 
 

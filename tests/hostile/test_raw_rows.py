@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from metering_dagster.metering.rules.statuses import RawStatus, Reason
 from tests.hostile.effort import examples
-from tests.hostile.secrets import ACCOUNT, LICENCE, OTHER_ACCOUNT, OTHER_LICENCE, assert_nothing_leaks
+from tests.hostile.secrets import ACCOUNT, LICENSE, OTHER_ACCOUNT, OTHER_LICENSE, assert_nothing_leaks
 from tests.hostile.stored import ALLOCATIONS, TEXT, VALUES
 from tests.hostile.tiny_world import TinyWorld
 from tests.items import HOUR, Item, a_usage
@@ -19,9 +19,9 @@ from tests.world import World
 
 GOOD, HOSTILE = "good_calls", "hostile_calls"
 LAST_CALL, EXPIRED = "2026-11-29T08:20:00Z", "2026-11-30T12:20:00Z"
-LICENCES = st.sampled_from([
-    LICENCE, OTHER_LICENCE, "product-code", "arn:", "arn:aws:x", "metering-dagster#commit#2026-11-28T10#00",
-    "metering-dagster#quota", "p" * 1000, LICENCE.replace("arn:", "ARN:"), "é",
+LICENSES = st.sampled_from([
+    LICENSE, OTHER_LICENSE, "product-code", "arn:", "arn:aws:x", "metering-dagster#commit#2026-11-28T10#00",
+    "metering-dagster#quota", "p" * 1000, LICENSE.replace("arn:", "ARN:"), "é",
 ]) | TEXT  # fmt: skip
 PARTS = TEXT | st.sampled_from([ACCOUNT, OTHER_ACCOUNT, HOSTILE, GOOD, "d" * 300])
 TIMES_OF_KEYS = st.sampled_from([
@@ -40,9 +40,9 @@ ATTRIBUTES = st.fixed_dictionaries({}, optional={
 @st.composite
 def rows(draw: st.DrawFn) -> Item:
     """A row that is filed under the hour: a good one with some things changed, or one of which nothing is right."""
-    hashed, ranged = draw(LICENCES), draw(KEYS)
+    hashed, ranged = draw(LICENSES), draw(KEYS)
     whole = draw(st.booleans())
-    good = a_usage(draw(st.integers(0, 3599)), "2", licence=LICENCE, account=ACCOUNT, dimension=HOSTILE).values
+    good = a_usage(draw(st.integers(0, 3599)), "2", license=LICENSE, account=ACCOUNT, dimension=HOSTILE).values
     values = dict(good) if whole else {"licenseArn": {"S": hashed}, "meteringPending": {"S": HOUR}}
     if not whole:
         values["customerAWSAccountId_dimension_timestamp"] = {"S": ranged}
@@ -51,13 +51,13 @@ def rows(draw: st.DrawFn) -> Item:
 
 
 def good_rows() -> list[Item]:
-    return [a_usage(n, "1.5", licence=LICENCE, account=ACCOUNT, dimension=GOOD) for n in (0, 7)]
+    return [a_usage(n, "1.5", license=LICENSE, account=ACCOUNT, dimension=GOOD) for n in (0, 7)]
 
 
 def is_beside(item: Item) -> bool:
     """Whether it is no row of the good group's own, which it may hold or add to."""
     key = item.values["customerAWSAccountId_dimension_timestamp"]["S"]
-    return not (item.values["licenseArn"]["S"] == LICENCE and key.startswith(f"{ACCOUNT}#{GOOD}#"))
+    return not (item.values["licenseArn"]["S"] == LICENSE and key.startswith(f"{ACCOUNT}#{GOOD}#"))
 
 
 def put(world: TinyWorld, hostile: list[Item]) -> None:
@@ -79,8 +79,8 @@ def assert_every_row_has_an_end(world: TinyWorld) -> None:
 
 @examples(120)
 @given(st.lists(rows(), min_size=1, max_size=4).filter(lambda items: all(map(is_beside, items))))
-@example([a_usage(0, "1", licence="metering-dagster#commit#2026-11-28T10#00", account=ACCOUNT, dimension=GOOD)])
-@example([a_usage(0, "1", licence="metering-dagster#quota", account=ACCOUNT, dimension=GOOD)])
+@example([a_usage(0, "1", license="metering-dagster#commit#2026-11-28T10#00", account=ACCOUNT, dimension=GOOD)])
+@example([a_usage(0, "1", license="metering-dagster#quota", account=ACCOUNT, dimension=GOOD)])
 def test_a_row_of_any_kind_keeps_no_other_group_from_being_billed(hostile):
     world = TinyWorld()
     put(world, hostile)
@@ -88,7 +88,7 @@ def test_a_row_of_any_kind_keeps_no_other_group_from_being_billed(hostile):
         world.meter(HOUR)  # it comes first, and whatever is made of it is there when the others come
     world.put(*good_rows())
     words = world.meter(HOUR)
-    assert world.billed()[LICENCE, GOOD] == "3", words
+    assert world.billed()[LICENSE, GOOD] == "3", words
     assert_every_row_has_an_end(world)
     world.meter(HOUR)
     world.clock.now = world.clock.now.fromisoformat(LAST_CALL)
@@ -106,7 +106,7 @@ def test_a_row_of_any_kind_keeps_no_other_group_from_being_billed(hostile):
 @given(VALUES, ALLOCATIONS, st.sampled_from(["quantity", "usageAllocations", "customerIdentifier", "timestamp"]))
 def test_a_row_that_is_refused_stays_as_it_was_but_for_its_end(value, allocations, name):
     world = TinyWorld()
-    item = a_usage(0, "1", licence=LICENCE, account=ACCOUNT)
+    item = a_usage(0, "1", license=LICENSE, account=ACCOUNT)
     item.values[name] = allocations if name == "usageAllocations" else value
     world.put(item)
     before = world.items("usage")[0]

@@ -26,12 +26,12 @@ from tests.billing_changes.conftest import filled_by_hand
 from tests.billing_changes.filling import BillingTables, tenant
 from tests.hostile.broken import ODD
 from tests.hostile.effort import examples
-from tests.hostile.secrets import ACCOUNT, LICENCE, PASSWORD, assert_nothing_leaks
+from tests.hostile.secrets import ACCOUNT, LICENSE, PASSWORD, assert_nothing_leaks
 from tests.items import HOUR, a_usage
 from tests.world import World, last_run
 
 QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
-SECRET_WORDS = f"{LICENCE} of {ACCOUNT} at mysql://u:{PASSWORD}@h/d"
+SECRET_WORDS = f"{LICENSE} of {ACCOUNT} at mysql://u:{PASSWORD}@h/d"
 WORDS = st.text(max_size=40) | st.sampled_from(
     [odd for odd in ODD if isinstance(odd, str)] + [SECRET_WORDS, "9" * 5000]
 )
@@ -103,7 +103,7 @@ def test_any_as_of_is_an_hour_or_is_refused_in_words(filled, instance, as_of):
 
 
 @examples(12)
-@given(name=st.sampled_from(["as_of", "whole", "ignore_lock", "why", LICENCE]), value=VALUES)
+@given(name=st.sampled_from(["as_of", "whole", "ignore_lock", "why", LICENSE]), value=VALUES)
 @example(name="whole", value="yes")
 @example(name="as_of", value=10**400)
 def test_a_sweep_is_not_begun_with_a_config_of_another_shape(filled, instance, name, value):

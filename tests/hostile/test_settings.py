@@ -16,7 +16,7 @@ from metering_dagster.core.errors import MeteringError, SettingsError
 from metering_dagster.definitions import build_defs
 from metering_dagster.settings import SettingsWarning, read_settings
 from tests.hostile.effort import examples
-from tests.hostile.secrets import ACCOUNT, LICENCE, PASSWORD, assert_nothing_leaks
+from tests.hostile.secrets import ACCOUNT, LICENSE, PASSWORD, assert_nothing_leaks
 
 NAMES = (
     "USAGE_TABLE", "AGGREGATED_USAGE_TABLE", "SUBSCRIBERS_TABLE", "SUBSCRIBERS_TABLE_REGION", "AWS_REGION",
@@ -33,7 +33,7 @@ URLS = [
     f"https://sqs.us-east-1.amazonaws.com/{ACCOUNT}/events?x", "https://[::1", "https://h:99999/", "s3://", "://",
 ]  # fmt: skip
 NEAR = [
-    *URLS, LICENCE, f"arn:aws:sns:us-east-1:{ACCOUNT}:alerts!", "live", "LIVE", "-1", "+5", "1e3", "٣", "9" * 5000,
+    *URLS, LICENSE, f"arn:aws:sns:us-east-1:{ACCOUNT}:alerts!", "live", "LIVE", "-1", "+5", "1e3", "٣", "9" * 5000,
     "0 * * * *", "99 99 99 99 99", "* * * * * *", "2026-01-31T10:30:00Z", "0001-01-01T00:00:00+05:00",
     "9999-12-31T23:59:59-12:00", "2026-01-31T24:00:00Z", "2026-02-30T00:00:00Z", "\udcff", "a\x00b", "a\nb", "x" * 9000,
 ]  # fmt: skip

@@ -170,7 +170,7 @@ class TinyWorld:
             self.say(repr(result))
 
     def billed(self) -> dict[tuple[str, str], str]:
-        """Quantities on the bill, by licence (or product) and dimension."""
+        """Quantities on the bill, by license (or product) and dimension."""
         return {
             (line.license_arn or line.product_code or "", line.dimension): line.quantity
             for line in self.marketplace.bill()

@@ -10,7 +10,7 @@ BEGIN = datetime(2026, 11, 28, 12, 0, tzinfo=UTC)
 
 
 def an_entry(kind: Kind, outcome: Outcome, minute: int = 0, **differences: object) -> Entry:
-    entry = Entry(kind.value, outcome.value, "licence", "account", "api-calls", Decimal(4))
+    entry = Entry(kind.value, outcome.value, "license", "account", "api-calls", Decimal(4))
     return replace(entry, at=BEGIN + timedelta(minutes=minute), **differences)
 
 
@@ -36,7 +36,7 @@ def test_records_of_other_groups_count_for_themselves() -> None:
 
 def test_rejected_rows_are_remembered_by_key() -> None:
     entries = [an_entry(Kind.ROW, Outcome.REJECTED, minute, sort_key=key) for minute, key in enumerate("aab")]
-    assert standing_of(entries).rejected_rows == {("licence", "a"), ("licence", "b")}
+    assert standing_of(entries).rejected_rows == {("license", "a"), ("license", "b")}
 
 
 def test_late_and_over_billed_are_kept_apart() -> None:
@@ -51,8 +51,8 @@ def test_a_group_that_waits_is_no_standing_fault() -> None:
 
 def test_what_is_billed_by_now_is_added_up_exactly_by_dimension() -> None:
     entries = [
-        an_entry(Kind.RECORD, Outcome.SUCCESS, dimension=name, license_arn=licence, quantity=Decimal("0.1"))
-        for name, licence in (("a", "1"), ("a", "2"), ("b", "1"))
+        an_entry(Kind.RECORD, Outcome.SUCCESS, dimension=name, license_arn=license, quantity=Decimal("0.1"))
+        for name, license in (("a", "1"), ("a", "2"), ("b", "1"))
     ]
     refused = an_entry(Kind.RECORD, Outcome.DUPLICATE, dimension="c")
     standing = standing_of([*entries, refused])

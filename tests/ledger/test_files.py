@@ -31,7 +31,7 @@ HOUR = "2026-11-28T10"
 
 def an_entry(number: int = 0, quantity: str | None = "4.25") -> Entry:
     amount = None if quantity is None else Decimal(quantity)
-    return Entry(Kind.RECORD.value, Outcome.SUCCESS.value, f"licence-{number}", "account", "api-calls", amount)
+    return Entry(Kind.RECORD.value, Outcome.SUCCESS.value, f"license-{number}", "account", "api-calls", amount)
 
 
 @pytest.fixture(params=["folder", "s3"])
@@ -74,7 +74,7 @@ def test_what_was_told_is_read_back_exactly(ledger: Ledger) -> None:
 def test_runs_never_write_over_each_other(ledger: Ledger) -> None:
     told(ledger, an_entry(1), name="run-1")
     told(ledger, an_entry(2), name="run-2")
-    assert {entry.license_arn for entry in ledger.read_hour(HOUR)} == {"licence-1", "licence-2"}
+    assert {entry.license_arn for entry in ledger.read_hour(HOUR)} == {"license-1", "license-2"}
     assert len(ledger.files_of(HOUR)) == 2
 
 

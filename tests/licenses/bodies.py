@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from tests.items import ACCOUNT, LICENCE
+from tests.items import ACCOUNT, LICENSE
 
 AGREEMENT = "agmt-0123456789abcdef"
 PRODUCT = "product-one"
@@ -15,7 +15,7 @@ def a_body(
     kind: Any = UPDATED,
     time: Any = "2026-11-28T14:20:00Z",
     *,
-    licence: Any = LICENCE,
+    license: Any = LICENSE,
     account: Any = ACCOUNT,
     agreement: Any = AGREEMENT,
     end_time: Any = None,
@@ -26,7 +26,7 @@ def a_body(
     detail = {
         "acceptor": {"accountId": account} if account is not None else None,
         "agreement": {name: v for name, v in (("id", agreement), ("endTime", end_time)) if v is not None},
-        "license": {"arn": licence} if licence is not None else None,
+        "license": {"arn": license} if license is not None else None,
         "product": {"code": product} if product is not None else None,
     }
     content = {
@@ -40,5 +40,5 @@ def a_body(
 
 
 def of_agreement(kind: str, time: str, **named: Any) -> str:
-    """An event of an agreement, which names neither licence nor account."""
-    return a_body(kind, time, **{"licence": None, "account": None, "product": None, **named})
+    """An event of an agreement, which names neither license nor account."""
+    return a_body(kind, time, **{"license": None, "account": None, "product": None, **named})

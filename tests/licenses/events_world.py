@@ -16,7 +16,7 @@ from metering_dagster.licenses.services.connections import events_queue_of, subs
 from metering_dagster.licenses.services.event_application import Report, apply_events
 from metering_dagster.licenses.stores.events_queue import EventsQueue
 from metering_dagster.metering.services.deployment import Deployment
-from tests.items import ACCOUNT, LICENCE, a_subscriber
+from tests.items import ACCOUNT, LICENSE, a_subscriber
 from tests.world import World, last_run
 
 JOB = "apply_marketplace_events"
@@ -49,7 +49,7 @@ class EventsWorld:
         self.sqs = stack.sqs()
         self._receipts: dict[str, str] = {}
         world.configure(events_queue_url=self.url)
-        world.secrets |= {LICENCE, ACCOUNT}
+        world.secrets |= {LICENSE, ACCOUNT}
 
     @property
     def dead(self) -> str:
@@ -88,9 +88,9 @@ class EventsWorld:
             self.sqs.change_message_visibility_batch(QueueUrl=self.url, Entries=entries)
         self._receipts.clear()
 
-    def row(self, licence: str = LICENCE, account: str = ACCOUNT) -> dict[str, Any]:
+    def row(self, license: str = LICENSE, account: str = ACCOUNT) -> dict[str, Any]:
         """A subscriber's row as it stands now; empty if there is none."""
-        return self.world.item(a_subscriber(licence, account))
+        return self.world.item(a_subscriber(license, account))
 
     def rows(self) -> list[dict[str, Any]]:
         """All subscribers' rows."""

@@ -11,19 +11,19 @@ from metering_dagster.devstack.queues import MAX_RECEIVE_COUNT
 from metering_dagster.licenses.services.connections import events_queue_of, subscribers_of
 from metering_dagster.licenses.services.event_application import apply_events
 from metering_dagster.metering.services.deployment import Deployment
-from tests.items import LICENCE, a_subscriber
+from tests.items import LICENSE, a_subscriber
 from tests.licenses.bodies import AMENDED, CREATED, DEPROVISIONED, ENDED, UPDATED, a_body, of_agreement
 
-LICENCES = [f"{LICENCE}{number:02}" for number in range(12)]
+LICENSES = [f"{LICENSE}{number:02}" for number in range(12)]
 
 
-def story(licence: str, agreement: str) -> list[str]:
-    """A licence's life, each event of it twice."""
+def story(license: str, agreement: str) -> list[str]:
+    """A license's life, each event of it twice."""
     once = [
-        a_body(UPDATED, "2026-11-28T08:00:00Z", licence=licence, agreement=agreement),
+        a_body(UPDATED, "2026-11-28T08:00:00Z", license=license, agreement=agreement),
         of_agreement(AMENDED, "2026-11-28T09:00:00Z", agreement=agreement, end_time="2027-06-01T00:00:00Z"),
         of_agreement(ENDED, "2026-11-28T10:00:00Z", agreement=agreement),
-        a_body(DEPROVISIONED, "2026-11-28T10:00:00Z", licence=licence, agreement=None),
+        a_body(DEPROVISIONED, "2026-11-28T10:00:00Z", license=license, agreement=None),
     ]
     return once * 2
 
@@ -55,26 +55,26 @@ def test_created_is_ignored_and_deleted_though_nobody_is_known(events):
 
 
 def test_more_than_one_batch_is_gone_through(events):
-    events.send(*(a_body(licence=f"{LICENCE}{number:02}") for number in range(34)))
+    events.send(*(a_body(license=f"{LICENSE}{number:02}") for number in range(34)))
     assert events.work().applied == 34
     assert events.left() == 0
 
 
 def test_doubled_and_disordered_events_end_in_the_same_rows(events):
     seed = random.randrange(10**9)
-    bodies = [body for n, licence in enumerate(LICENCES) for body in story(licence, f"agmt-{n}")]
+    bodies = [body for n, license in enumerate(LICENSES) for body in story(license, f"agmt-{n}")]
     random.Random(seed).shuffle(bodies)
     events.send(*bodies)
-    for _ in range(2):  # in the first an event of an agreement may come before anything of its licence
+    for _ in range(2):  # in the first an event of an agreement may come before anything of its license
         assert events.work().fault is None
         events.come_back()
     assert (events.left(), events.buried()) == (0, 0)
-    assert [is_told_right(row) for row in events.rows()] == [True] * len(LICENCES), f"seed {seed}"
+    assert [is_told_right(row) for row in events.rows()] == [True] * len(LICENSES), f"seed {seed}"
 
 
 @pytest.mark.parametrize("order", itertools.permutations(range(4)))
 def test_in_each_order_the_row_is_the_same(events, order):
-    bodies = story(LICENCE, "agmt-0")
+    bodies = story(LICENSE, "agmt-0")
     for number in order:
         events.send(bodies[number])
         events.work()
@@ -85,9 +85,9 @@ def test_in_each_order_the_row_is_the_same(events, order):
 
 
 def test_several_consumers_at_once_are_as_good_as_one(events):
-    bodies = [body for n, licence in enumerate(LICENCES) for body in story(licence, f"agmt-{n}")[:1]]
-    bodies += [a_body(DEPROVISIONED, f"2026-11-28T10:{minute:02}:00Z", licence=licence, agreement=None)
-               for licence in LICENCES for minute in (30, 0, 45)]  # fmt: skip
+    bodies = [body for n, license in enumerate(LICENSES) for body in story(license, f"agmt-{n}")[:1]]
+    bodies += [a_body(DEPROVISIONED, f"2026-11-28T10:{minute:02}:00Z", license=license, agreement=None)
+               for license in LICENSES for minute in (30, 0, 45)]  # fmt: skip
     random.shuffle(bodies)
     events.send(*bodies, *bodies)
     reports, deployments = [], [Deployment(events.world.settings) for _ in range(4)]
@@ -108,10 +108,10 @@ def test_several_consumers_at_once_are_as_good_as_one(events):
     assert sum(report.deleted for report in reports) == 2 * len(bodies)
     assert events.left() == 0
     assert {row["deprovisioningExpiry"] for row in events.rows()} == {"2026-11-28T11:00:00Z"}
-    assert len(events.rows()) == len(LICENCES)
+    assert len(events.rows()) == len(LICENSES)
 
 
-def test_an_event_whose_licence_is_not_known_yet_is_left_until_it_is(events):
+def test_an_event_whose_license_is_not_known_yet_is_left_until_it_is(events):
     events.send(of_agreement(ENDED, "2026-11-28T10:00:00Z"))
     report = events.work()
     events.come_back()
@@ -144,7 +144,7 @@ def test_a_queue_without_a_dead_letter_queue_is_said(events):
 
 
 def test_it_stops_within_the_visibility_time_out(events):
-    events.send(*(a_body(licence=f"{LICENCE}{number:02}") for number in range(30)))
+    events.send(*(a_body(license=f"{LICENSE}{number:02}") for number in range(30)))
     readings = itertools.count(0.0, 2.0)  # each look at the clock takes 2 s: 80 % of 30 s are over after twelve
     report = events.work(clock=lambda: next(readings))
     assert 10 < report.received <= 20
@@ -160,7 +160,7 @@ def test_without_any_visibility_time_out_one_message_is_applied_at_least(events)
 
 
 def test_an_event_that_the_table_refuses_is_left_and_the_others_are_applied(events):
-    key = LICENCES[3]
+    key = LICENSES[3]
 
     def refuse(params, **_):
         if params["Key"]["licenseArn"]["S"] == key:
@@ -169,12 +169,12 @@ def test_an_event_that_the_table_refuses_is_left_and_the_others_are_applied(even
 
     client = events.world.deployment.tables.subscribers.client
     client.meta.events.register("provide-client-params.dynamodb.UpdateItem", refuse)
-    events.send(*(a_body(licence=licence) for licence in LICENCES))
+    events.send(*(a_body(license=license) for license in LICENSES))
     report = events.work()
     assert (report.applied, report.deleted, len(report.refused)) == (11, 11, 1)
     assert isinstance(report.fault, TableError)
     assert events.left() == 1
-    assert [row["licenseArn"] for row in events.rows()] == [licence for licence in LICENCES if licence != key]
+    assert [row["licenseArn"] for row in events.rows()] == [license for license in LICENSES if license != key]
 
 
 def test_where_everything_is_refused_no_second_batch_is_received(events):
@@ -185,7 +185,7 @@ def test_where_everything_is_refused_no_second_batch_is_received(events):
 
     client = events.world.deployment.tables.subscribers.client
     client.meta.events.register("provide-client-params.dynamodb.UpdateItem", refuse)
-    events.send(*(a_body(licence=licence) for licence in LICENCES))
+    events.send(*(a_body(license=license) for license in LICENSES))
     report = events.work()
     assert (report.received, len(report.refused), report.deleted) == (10, 10, 0)
     assert events.waiting() == 2
@@ -219,8 +219,8 @@ def test_what_was_applied_and_could_not_be_deleted_is_told_and_harmless(events):
 
 
 def test_rows_of_others_are_left_alone(events):
-    events.world.put(*(a_subscriber(licence) for licence in LICENCES))
+    events.world.put(*(a_subscriber(license) for license in LICENSES))
     before = events.rows()
     events.send(a_body(DEPROVISIONED, agreement=None))
     events.work()
-    assert [row for row in events.rows() if row["licenseArn"] != LICENCE] == before
+    assert [row for row in events.rows() if row["licenseArn"] != LICENSE] == before

@@ -9,7 +9,7 @@ import pytest
 from metering_dagster.licenses.services.finalization import close_windows
 from metering_dagster.licenses.services.flush_search import need_of_flush
 from metering_dagster.licenses.stores.open_windows import ClosingStore
-from tests.items import LICENCE, OTHER_LICENCE, a_deprovisioning, a_usage
+from tests.items import LICENSE, OTHER_LICENSE, a_deprovisioning, a_usage
 from tests.world import World
 
 EXPIRY = "2026-11-28T13:15:00Z"
@@ -44,10 +44,10 @@ def close(world: World):
 
 @pytest.mark.case("five_thousand_windows")
 def test_licenses_that_end_at_once_are_flushed_and_closed_in_a_handful_of_requests_an_hour(world):
-    licenses = [f"{LICENCE}{number:04}" for number in range(LICENSES)]
+    licenses = [f"{LICENSE}{number:04}" for number in range(LICENSES)]
     world.put(*(a_deprovisioning(EXPIRY, each, productCode="product") for each in licenses))
-    world.put(*(a_usage(0, "2", licence=each, hour=hour) for hour in PENDING for each in licenses))
-    world.put(*(a_usage(0, "9", licence=f"{each}x", hour=PENDING[0]) for each in licenses))
+    world.put(*(a_usage(0, "2", license=each, hour=hour) for hour in PENDING for each in licenses))
+    world.put(*(a_usage(0, "9", license=f"{each}x", hour=PENDING[0]) for each in licenses))
     with counted(world) as asked:
         assert world.flush().success
     assert Counter(record.hour for record in world.bill()) == dict.fromkeys(PENDING, LICENSES)
@@ -56,7 +56,7 @@ def test_licenses_that_end_at_once_are_flushed_and_closed_in_a_handful_of_reques
     assert asked["pending index"] < 2 * HOURS + 20 * len(PENDING), "and not one for each license"
     assert asked["BatchGetItem"] < 20 * len(PENDING) * LICENSES / 100
     assert asked["Query"] < 1.5 * len(PENDING) * LICENSES, "each group's rows once"
-    world.put(*(a_usage(5, "4", licence=each, hour=PENDING[2], dimension="late") for each in licenses[::2]))
+    world.put(*(a_usage(5, "4", license=each, hour=PENDING[2], dimension="late") for each in licenses[::2]))
     world.at(EXPIRY)
     with counted(world) as asked:
         done = close(world)
@@ -69,12 +69,12 @@ def test_licenses_that_end_at_once_are_flushed_and_closed_in_a_handful_of_reques
 
 @pytest.mark.case("five_thousand_windows")
 def test_a_license_that_ends_beside_many_others_is_read_by_itself(world):
-    mine = f"{LICENCE}0100x"
+    mine = f"{LICENSE}0100x"
     world.put(a_deprovisioning(EXPIRY, mine))
     world.put(
-        *(a_usage(0, "9", licence=f"{LICENCE}{number:04}", hour=hour) for hour in PENDING for number in range(300))
+        *(a_usage(0, "9", license=f"{LICENSE}{number:04}", hour=hour) for hour in PENDING for number in range(300))
     )
-    world.put(*(a_usage(0, "2", licence=mine, hour=hour) for hour in PENDING))
+    world.put(*(a_usage(0, "2", license=mine, hour=hour) for hour in PENDING))
     world.with_pages_of(20)
     read = []
 
@@ -97,10 +97,10 @@ def test_a_license_that_ends_beside_many_others_is_read_by_itself(world):
 
 @pytest.mark.case("five_thousand_windows")
 def test_few_licenses_that_end_far_apart_take_no_more_requests_than_each_by_itself(world):
-    mine = [f"{LICENCE}{number:04}x" for number in (10, 150, 151, 280)]
+    mine = [f"{LICENSE}{number:04}x" for number in (10, 150, 151, 280)]
     world.put(*(a_deprovisioning(EXPIRY, each, productCode="product") for each in mine))
-    world.put(*(a_usage(0, "9", licence=f"{LICENCE}{number:04}", hour=PENDING[0]) for number in range(300)))
-    world.put(*(a_usage(0, "2", licence=each, hour=PENDING[0]) for each in mine), a_usage(0, licence=OTHER_LICENCE))
+    world.put(*(a_usage(0, "9", license=f"{LICENSE}{number:04}", hour=PENDING[0]) for number in range(300)))
+    world.put(*(a_usage(0, "2", license=each, hour=PENDING[0]) for each in mine), a_usage(0, license=OTHER_LICENSE))
     world.with_pages_of(20)
     with counted(world) as asked:
         found = list(world.deployment.tables.usage.pending_rows(PENDING[0], mine))

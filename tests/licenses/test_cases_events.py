@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.items import ACCOUNT, HOUR, LICENCE, OTHER_LICENCE, a_usage
+from tests.items import ACCOUNT, HOUR, LICENSE, OTHER_LICENSE, a_usage
 from tests.licenses.bodies import AGREEMENT, DEPROVISIONED, ENDED, PRODUCT, UPDATED, a_body, of_agreement
 
 
@@ -39,21 +39,21 @@ def test_an_agreement_that_ends_alone_opens_no_flush_window_and_metering_goes_on
 
 @pytest.mark.case("bad_event_body")
 def test_a_body_that_is_no_json_is_left_and_the_nine_others_are_applied(events):
-    licences = [f"{LICENCE}{number}" for number in range(9)]
-    bodies = [a_body(licence=licence) for licence in licences]
+    licenses = [f"{LICENSE}{number}" for number in range(9)]
+    bodies = [a_body(license=license) for license in licenses]
     events.send(*bodies[:4], "this is no JSON", *bodies[4:])
     outcome = events.run()
     assert outcome.success
     assert (outcome.shown["applied"], outcome.shown["deleted"], outcome.shown["left"]) == (9, 9, 1)
     assert "its body is no JSON" in outcome.shown["left_messages"]
     assert [words for words in outcome.warnings if "its body is no JSON" in words]
-    assert [row["licenseArn"] for row in events.rows()] == licences
+    assert [row["licenseArn"] for row in events.rows()] == licenses
     assert events.left() == 1
 
 
 @pytest.mark.case("detail_type_suffix")
 def test_a_suffixed_detail_type_and_an_arn_without_its_prefix_are_understood(events):
-    events.send(a_body(f"{DEPROVISIONED} - Manufacturer", licence="aws:license-manager::123456789012:license:l-1"))
+    events.send(a_body(f"{DEPROVISIONED} - Manufacturer", license="aws:license-manager::123456789012:license:l-1"))
     outcome = events.run()
     assert outcome.shown["applied"] == 1
     row = events.row("arn:aws:license-manager::123456789012:license:l-1", ACCOUNT)
@@ -61,10 +61,10 @@ def test_a_suffixed_detail_type_and_an_arn_without_its_prefix_are_understood(eve
     assert "license:l-1" not in outcome.said
 
 
-def test_a_deprovisioning_without_its_licence_is_of_the_licences_of_its_agreement(events):
-    events.send(a_body(), a_body(licence=OTHER_LICENCE, agreement="agmt-other"))
+def test_a_deprovisioning_without_its_license_is_of_the_licenses_of_its_agreement(events):
+    events.send(a_body(), a_body(license=OTHER_LICENSE, agreement="agmt-other"))
     events.run()
     events.send(of_agreement(DEPROVISIONED, "2026-11-28T14:20:00Z"))
     assert events.run().shown["applied"] == 1
     assert events.row()["deprovisioningExpiry"] == "2026-11-28T15:20:00Z"
-    assert events.row(OTHER_LICENCE)["subscriptionStatus"] == "active"
+    assert events.row(OTHER_LICENSE)["subscriptionStatus"] == "active"

@@ -8,7 +8,7 @@ from botocore.config import Config
 
 from metering_dagster.core.aws import clients
 from metering_dagster.settings import Mode
-from tests.items import ACCOUNT, LICENCE
+from tests.items import ACCOUNT, LICENSE
 from tests.licenses.bodies import CREATED, DEPROVISIONED, ENDED, UPDATED, a_body, of_agreement
 from tests.licenses.events_world import EventsWorld
 from tests.replier import Replier
@@ -68,16 +68,16 @@ def test_a_run_is_of_the_lane_that_always_finds_a_place(events):
 
 def test_what_is_left_is_named_and_no_buyer_is(events):
     events.send(
-        of_agreement(ENDED, "2026-11-28T10:00:00Z"), a_body(f"Something of {LICENCE} and {ACCOUNT}"),
-        *(a_body(ENDED, licence=f"{LICENCE}{n}") for n in range(30)),
+        of_agreement(ENDED, "2026-11-28T10:00:00Z"), a_body(f"Something of {LICENSE} and {ACCOUNT}"),
+        *(a_body(ENDED, license=f"{LICENSE}{n}") for n in range(30)),
     )  # fmt: skip
-    events.world.secrets |= {f"{LICENCE}{n}" for n in range(30)}
+    events.world.secrets |= {f"{LICENSE}{n}" for n in range(30)}
     outcome = events.run()  # which has looked through all of it for the whole names
     assert outcome.success
     assert outcome.shown["left"] == 32
     assert len(outcome.shown["left_messages"].splitlines()) == 21
     assert outcome.shown["left_messages"].endswith("- and 12 more")
-    assert "licence ****cdef0 (" not in outcome.said
+    assert "license ****cdef0 (" not in outcome.said
     assert "of agreement ****cdef" in outcome.shown["left_messages"]
     assert len(outcome.warnings) == 20
 
@@ -134,7 +134,7 @@ def test_a_queue_that_cannot_be_reached_is_named(events, one_attempt, closed_por
     ("ThrottlingException", ["SQS failed GetQueueAttributes", "The next run tries again"]),
 ])  # fmt: skip
 def test_what_sqs_refuses_is_said_in_words(events, one_attempt, monkeypatch, code, words):
-    with Replier(code, f"{LICENCE} of {ACCOUNT} is not authorized") as replier:
+    with Replier(code, f"{LICENSE} of {ACCOUNT} is not authorized") as replier:
         monkeypatch.setenv("AWS_ENDPOINT_URL_SQS", replier.url)
         fails_untouched(events, code, *words)
 
@@ -145,7 +145,7 @@ def test_what_sqs_refuses_is_said_in_words(events, one_attempt, monkeypatch, cod
     ("ProvisionedThroughputExceededException", ["The next run tries again"]),
 ])  # fmt: skip
 def test_a_table_that_refuses_costs_no_receive(events, one_attempt, monkeypatch, code, words):
-    with Replier(code, f"{LICENCE} of {ACCOUNT} is not authorized") as replier:
+    with Replier(code, f"{LICENSE} of {ACCOUNT} is not authorized") as replier:
         monkeypatch.setenv("AWS_ENDPOINT_URL_DYNAMODB", replier.url)
         fails_untouched(events, code, *words, "The events are still in the queue")
 
@@ -191,18 +191,18 @@ def test_a_run_that_applies_and_may_not_delete_fails_and_says_how_far_it_came(ev
 
 def test_an_event_that_the_table_refuses_fails_the_run_after_the_others_were_applied(events):
     def refuse(params, **_):
-        if params["Key"]["licenseArn"]["S"] == LICENCE:
+        if params["Key"]["licenseArn"]["S"] == LICENSE:
             params["UpdateExpression"] = "this is none"
         return params
 
     client = events.world.deployment.tables.subscribers.client
     client.meta.events.register("provide-client-params.dynamodb.UpdateItem", refuse)
-    events.send(a_body(), a_body(licence=f"{LICENCE}0"))
+    events.send(a_body(), a_body(license=f"{LICENSE}0"))
     outcome = events.run()
     assert not outcome.success
     assert "DynamoDB refuses UpdateItem" in outcome.message
     assert "1 events were left in the queue for this; 1 events were applied" in outcome.message
-    assert "License Updated of licence ****cdef" in outcome.shown["refused_messages"]
+    assert "License Updated of license ****cdef" in outcome.shown["refused_messages"]
 
 
 @pytest.mark.parametrize(("url", "region"), [

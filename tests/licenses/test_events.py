@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metering_dagster.licenses.rules.lifecycle_event import Event, Kind, Unreadable, parse_event
-from tests.items import ACCOUNT, LICENCE
+from tests.items import ACCOUNT, LICENSE
 from tests.licenses.bodies import AGREEMENT, CREATED, PRODUCT, a_body, of_agreement
 
 SECRET = "arn:aws:license-manager::999988887777:license:l-secret"
@@ -35,7 +35,7 @@ def test_all_that_an_event_names_is_read():
     assert read(a_body(end_time="2027-01-01T00:00:00Z")) == Event(
         kind=Kind.UPDATED,
         time=datetime(2026, 11, 28, 14, 20, tzinfo=UTC),
-        license_arn=LICENCE,
+        license_arn=LICENSE,
         account=ACCOUNT,
         agreement_id=AGREEMENT,
         end_time="2027-01-01T00:00:00Z",
@@ -58,7 +58,7 @@ def test_any_other_detail_type_is_none_that_is_known(kind):
 
 
 def test_a_missing_arn_prefix_is_put_back():
-    assert read(a_body(licence=LICENCE.removeprefix("arn:"))).license_arn == LICENCE
+    assert read(a_body(license=LICENSE.removeprefix("arn:"))).license_arn == LICENSE
 
 
 @pytest.mark.parametrize("time", [
@@ -86,7 +86,7 @@ def test_json_that_is_no_object_is_said(body):
     assert unreadable(body) == "its body is no JSON object"
 
 
-@pytest.mark.parametrize("nobody", [{"licence": None, "agreement": None}, {"licence": "", "agreement": ""}])
+@pytest.mark.parametrize("nobody", [{"license": None, "agreement": None}, {"license": "", "agreement": ""}])
 def test_an_event_that_names_nobody_is_said(nobody):
     assert "it names nobody" in unreadable(a_body(**nobody))
 
@@ -96,7 +96,7 @@ def test_an_event_without_any_detail_names_nobody():
     assert "it names nobody" in unreadable(json.dumps({**json.loads(a_body()), "detail": None}))
 
 
-@pytest.mark.parametrize("part", ["licence", "account", "agreement", "end_time", "product"])
+@pytest.mark.parametrize("part", ["license", "account", "agreement", "end_time", "product"])
 @pytest.mark.parametrize("wrong", [5, True, ["x"], {"x": "y"}, 1.5])
 def test_a_wrong_type_anywhere_is_no_event(part, wrong):
     assert "is no text" in unreadable(a_body(**{part: wrong}))
@@ -119,7 +119,7 @@ def test_a_missing_detail_type_is_said():
 
 
 @pytest.mark.parametrize("changes", [
-    {"licence": "l-123"}, {"licence": "arn:other:x"}, {"licence": "x" * 3000}, {"account": "12ab"},
+    {"license": "l-123"}, {"license": "arn:other:x"}, {"license": "x" * 3000}, {"account": "12ab"},
     {"agreement": "a" * 600}, {"agreement": "a\x00"}, {"product": "\ud800"}, {"end_time": "a\nb"},
 ])  # fmt: skip
 def test_values_that_no_table_should_hold_are_no_event(changes):
@@ -127,7 +127,7 @@ def test_values_that_no_table_should_hold_are_no_event(changes):
 
 
 @pytest.mark.parametrize("body", [
-    a_body(f"License of {SECRET} 999988887777"), a_body(licence=f"{SECRET} "), a_body(account="x999988887777"),
+    a_body(f"License of {SECRET} 999988887777"), a_body(license=f"{SECRET} "), a_body(account="x999988887777"),
     a_body(time=SECRET), a_body(agreement=[SECRET]), f"{SECRET} 999988887777",
 ])  # fmt: skip
 def test_no_word_about_a_body_names_a_buyer(body):
@@ -136,7 +136,7 @@ def test_no_word_about_a_body_names_a_buyer(body):
     assert "999988887777" not in words
 
 
-def test_an_event_of_an_agreement_needs_no_licence():
+def test_an_event_of_an_agreement_needs_no_license():
     event = read(of_agreement(CREATED, "2026-11-28T14:20:00Z"))
     assert (event.license_arn, event.account, event.agreement_id) == (None, None, AGREEMENT)
 
@@ -163,7 +163,7 @@ def test_a_deprovisioning_is_read_whatever_stands_where_it_does_not_look():
 @pytest.mark.parametrize(("changes", "words"), [
     ({"detail": {}}, "it names nobody: neither detail.license.arn nor detail.agreement.id is there"),
     ({"time": "soon"}, "its time is no ISO-8601 instant with a zone, such as 2026-11-28T14:20:00Z"),
-    ({"licence": "l-123"}, "its detail.license.arn is no ARN of a licence"),
+    ({"license": "l-123"}, "its detail.license.arn is no ARN of a license"),
     ({"account": "12ab"}, "its detail.acceptor.accountId is not all digits"),
     ({"kind": "License Replaced"}, "its detail-type is none that is known: 'License Replaced'"),
     ({"agreement": "a" * 513}, "its detail.agreement.id is longer than 512 characters"),
@@ -174,5 +174,5 @@ def test_what_is_wrong_is_said_in_full(changes, words):
 
 def test_the_longest_values_are_read():
     assert read(a_body(agreement="a" * 512)).agreement_id == "a" * 512
-    longest = LICENCE + "x" * 600
-    assert read(a_body(licence=longest)).license_arn == longest
+    longest = LICENSE + "x" * 600
+    assert read(a_body(license=longest)).license_arn == longest

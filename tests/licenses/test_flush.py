@@ -1,4 +1,4 @@
-"""A flush bills what a deprovisioning licence used, in time, and touches nobody else."""
+"""A flush bills what a deprovisioning license used, in time, and touches nobody else."""
 
 import pytest
 
@@ -9,9 +9,9 @@ from metering_dagster.settings import Mode
 from tests.items import (
     ACCOUNT,
     HOUR,
-    LICENCE,
+    LICENSE,
     OTHER_ACCOUNT,
-    OTHER_LICENCE,
+    OTHER_LICENSE,
     a_deprovisioning,
     a_subscriber,
     a_usage,
@@ -31,12 +31,12 @@ def billed_hours(world: World) -> list[str]:
 
 
 @pytest.mark.case("deprovision_in_time")
-def test_what_a_licence_used_last_is_billed_before_its_window_closes(world):
+def test_what_a_license_used_last_is_billed_before_its_window_closes(world):
     world.configure(lock_hours=6)
     # The marketplace knows the deprovisioning as well: an hour later it takes nothing more.
-    world.put(a_deprovisioning("2026-11-28T15:20:00Z"), a_subscriber(OTHER_LICENCE, OTHER_ACCOUNT))
+    world.put(a_deprovisioning("2026-11-28T15:20:00Z"), a_subscriber(OTHER_LICENSE, OTHER_ACCOUNT))
     others = [
-        a_usage(0, "1", licence=OTHER_LICENCE, account=OTHER_ACCOUNT, hour=f"2026-11-28T{h}") for h in (12, 13, 14)
+        a_usage(0, "1", license=OTHER_LICENSE, account=OTHER_ACCOUNT, hour=f"2026-11-28T{h}") for h in (12, 13, 14)
     ]
     world.put(*others)
     usage = {"13:10": "1", "14:05": "2", "15:12": "4"}
@@ -54,7 +54,7 @@ def test_what_a_licence_used_last_is_billed_before_its_window_closes(world):
     assert seen["2026-11-28T13"] <= "14:30"
     assert "15:00" <= seen["2026-11-28T14"] <= "15:10"
     assert "15:12" <= seen["2026-11-28T15"] < "15:20"
-    assert {record.license_arn for record in world.bill()} == {LICENCE}
+    assert {record.license_arn for record in world.bill()} == {LICENSE}
     assert sorted((record.hour[-2:], record.quantity) for record in world.bill()) == [
         ("13", "1"),
         ("14", "2"),
@@ -77,7 +77,7 @@ def test_every_billable_hour_goes_at_once_lock_or_no_lock(world):
     assert set(outcome.observed) == set(hours)
 
 
-def test_an_hour_that_was_flushed_is_observed_and_not_materialised(world):
+def test_an_hour_that_was_flushed_is_observed_and_not_materialized(world):
     world.put(a_deprovisioning(EXPIRY), *some_usage("1", "2"))
     outcome = world.flush()
     assert outcome.metadata == {}
@@ -90,21 +90,21 @@ def test_an_hour_that_was_flushed_is_observed_and_not_materialised(world):
     assert outcome.tags["metering/lane"] == "deprovision"
     assert outcome.tags["dagster/priority"] == "100"
     (entry,) = Ledger(world.settings.ledger_uri).read_hour(HOUR)
-    assert (entry.outcome, entry.license_arn, entry.quantity) == ("Success", LICENCE, 3)
+    assert (entry.outcome, entry.license_arn, entry.quantity) == ("Success", LICENSE, 3)
 
 
-def test_others_are_left_alone_be_it_in_the_same_hour_or_of_the_same_licence(world):
+def test_others_are_left_alone_be_it_in_the_same_hour_or_of_the_same_license(world):
     theirs = [
-        a_usage(0, "1", licence=OTHER_LICENCE), a_usage(0, "1", account=OTHER_ACCOUNT),
+        a_usage(0, "1", license=OTHER_LICENSE), a_usage(0, "1", account=OTHER_ACCOUNT),
         a_usage(0, "1", account=OTHER_ACCOUNT, sort_key=f"{OTHER_ACCOUNT}#d#never"),
         a_usage(0, "1", sort_key="no key at all"),
-        an_aggregate("7", licence=OTHER_LICENCE), an_aggregate("7", account=OTHER_ACCOUNT),
+        an_aggregate("7", license=OTHER_LICENSE), an_aggregate("7", account=OTHER_ACCOUNT),
     ]  # fmt: skip
     world.put(a_deprovisioning(EXPIRY), *theirs, a_usage(0, "1"))
     before = [world.item(item) for item in theirs]
     outcome = world.flush()
     assert [world.item(item) for item in theirs] == before
-    assert [(record.license_arn, record.customer_aws_account_id) for record in world.bill()] == [(LICENCE, ACCOUNT)]
+    assert [(record.license_arn, record.customer_aws_account_id) for record in world.bill()] == [(LICENSE, ACCOUNT)]
     assert outcome.observed[HOUR]["pending_rows_after"] == outcome.observed[HOUR]["pending_aggregates_after"] == 0
 
 
@@ -123,11 +123,11 @@ def test_the_current_hour_goes_in_the_last_ten_minutes_only(world):
 
 
 def test_of_the_current_hour_those_alone_go_whose_window_is_about_to_close(world):
-    world.put(a_deprovisioning(EXPIRY), a_deprovisioning("2026-11-28T13:55:00Z", OTHER_LICENCE))
-    world.put(*(a_usage(0, "1", licence=licence, hour="2026-11-28T13") for licence in (LICENCE, OTHER_LICENCE)))
+    world.put(a_deprovisioning(EXPIRY), a_deprovisioning("2026-11-28T13:55:00Z", OTHER_LICENSE))
+    world.put(*(a_usage(0, "1", license=license, hour="2026-11-28T13") for license in (LICENSE, OTHER_LICENSE)))
     world.at(LAST_MINUTES)
     assert world.flush().success
-    assert [record.license_arn for record in world.bill()] == [LICENCE]
+    assert [record.license_arn for record in world.bill()] == [LICENSE]
 
 
 @pytest.mark.parametrize("expiry", ["soon", "2026-11-28T13:15:00", "9999-12-31T23:59:59-12:00", "13:15"])
@@ -139,7 +139,7 @@ def test_an_expiry_that_is_no_instant_keeps_the_current_hour_out_and_no_other(wo
     assert "no instant" in outcome.said
 
 
-def test_held_and_zero_groups_go_at_the_last_call_of_their_licence(world):
+def test_held_and_zero_groups_go_at_the_last_call_of_their_license(world):
     world.put(a_deprovisioning(EXPIRY), a_usage(0, "1"), a_usage(1, {"S": "abc"}), a_usage(0, "0", dimension="zero"))
     assert world.flush().observed[HOUR]["pending_rows_after"] == 2
     assert world.bill() == []
@@ -176,7 +176,7 @@ def test_where_nobody_can_be_asked_who_is_deprovisioning_the_flush_fails_and_tou
 
 
 def test_a_step_that_cannot_ask_any_more_fails_rather_than_take_everybody(world, monkeypatch):
-    world.put(a_deprovisioning(EXPIRY), a_usage(0, "1"), a_usage(0, "1", licence=OTHER_LICENCE))
+    world.put(a_deprovisioning(EXPIRY), a_usage(0, "1"), a_usage(0, "1", license=OTHER_LICENSE))
     table = world.deployment.tables.subscribers
     answers = iter([table.name])
     whole = type(table).deprovisioning

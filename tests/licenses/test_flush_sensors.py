@@ -11,7 +11,7 @@ from metering_dagster.core.errors import SettingsError
 from metering_dagster.definitions import build_defs
 from metering_dagster.licenses.defs import flush_sensors
 from metering_dagster.settings import Mode, Settings
-from tests.items import LICENCE, OTHER_LICENCE, a_deprovisioning, a_usage, an_aggregate
+from tests.items import LICENSE, OTHER_LICENSE, a_deprovisioning, a_usage, an_aggregate
 from tests.world import World
 
 EXPIRY = "2026-11-28T13:15:00Z"
@@ -55,23 +55,23 @@ def test_interval_and_status_come_from_the_settings():
 @pytest.mark.parametrize("name", JOBS)
 def test_without_an_open_window_there_is_nothing_to_do(world, instance, name):
     world.put(a_usage(0, "1"))
-    assert tick(world, instance, name) == "No licence is deprovisioning."
+    assert tick(world, instance, name) == "No license is deprovisioning."
 
 
 @pytest.mark.parametrize("pending", [a_usage(0, "1"), an_aggregate("1")], ids=["a raw row", "an aggregate"])
-def test_something_pending_of_a_deprovisioning_licence_asks_for_a_flush(world, instance, pending):
+def test_something_pending_of_a_deprovisioning_license_asks_for_a_flush(world, instance, pending):
     world.put(a_deprovisioning(EXPIRY), pending)
     assert tick(world, instance, FLUSH) is None
 
 
 @pytest.mark.parametrize("pending", [
-    a_usage(0, "1", licence=OTHER_LICENCE), a_usage(0, "1", account="777788889999"),
+    a_usage(0, "1", license=OTHER_LICENSE), a_usage(0, "1", account="777788889999"),
     a_usage(0, "1", hour="2026-11-28T12"),
     a_usage(0, "1", hour="2026-11-27T12"),
-], ids=["another licence's", "another account's", "the current hour's", "an hour's that is past"])  # fmt: skip
+], ids=["another license's", "another account's", "the current hour's", "an hour's that is past"])  # fmt: skip
 def test_nothing_that_may_go_asks_for_none(world, instance, pending):
     world.put(a_deprovisioning(EXPIRY), pending)
-    assert tick(world, instance, FLUSH) == "Licences deprovisioning: 1. Nothing of them is pending that may go now."
+    assert tick(world, instance, FLUSH) == "Licenses deprovisioning: 1. Nothing of them is pending that may go now."
 
 
 def test_one_row_among_many_of_other_accounts_is_found(world, instance):
@@ -84,7 +84,7 @@ def test_one_row_among_many_of_other_accounts_is_found(world, instance):
 
 def test_a_window_that_is_over_asks_for_its_closing(world, instance):
     world.put(a_deprovisioning(EXPIRY))
-    assert tick(world, instance, FINALIZER) == "Licences deprovisioning: 1. The window of none of them is over."
+    assert tick(world, instance, FINALIZER) == "Licenses deprovisioning: 1. The window of none of them is over."
     world.at(EXPIRY)
     assert tick(world, instance, FINALIZER) is None
 
@@ -156,8 +156,8 @@ def test_what_a_sensor_asks_for_is_in_the_lane_that_always_finds_a_place():
 def test_a_flush_that_was_asked_for_leaves_nothing_to_ask_for(world, instance):
     world.put(a_deprovisioning(EXPIRY), a_usage(0, "1"))
     world.flush(instance=instance)
-    assert LICENCE in world.secrets
-    assert tick(world, instance, FLUSH) == "Licences deprovisioning: 1. Nothing of them is pending that may go now."
+    assert LICENSE in world.secrets
+    assert tick(world, instance, FLUSH) == "Licenses deprovisioning: 1. Nothing of them is pending that may go now."
 
 
 def test_the_other_lanes_together_leave_three_places_in_the_queue():
@@ -167,5 +167,5 @@ def test_the_other_lanes_together_leave_three_places_in_the_queue():
     assert "deprovision" not in [limit.get("value") for limit in limits]
     words = " + ".join(f"{limit['limit']} {limit.get('value', 'backfills')}" for limit in limits)
     places = sum(limit["limit"] for limit in limits) + 3
-    documented = " ".join((Path(__file__).parents[2] / "docs" / "licences.md").read_text().split())
+    documented = " ".join((Path(__file__).parents[2] / "docs" / "licenses.md").read_text().split())
     assert f"{words} + 3 = {places} of {runs['max_concurrent_runs']}." in documented

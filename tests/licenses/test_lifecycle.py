@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from metering_dagster.licenses.rules.lifecycle import Row, change_of, concerns, creates
 from metering_dagster.licenses.rules.lifecycle_event import Event, Kind
-from tests.items import ACCOUNT, LICENCE, OTHER_ACCOUNT
+from tests.items import ACCOUNT, LICENSE, OTHER_ACCOUNT
 
 NOON = datetime(2026, 11, 28, 12, 0, tzinfo=UTC)
 A, B = "agmt-a", "agmt-b"
@@ -18,7 +18,7 @@ AT_ONE = "2026-11-28T13:00:00Z"
 
 def an_event(kind: Kind, minutes: float = 0, *, agreement: str | None = A, named: bool = True, **changes) -> Event:
     event = Event(kind, NOON + timedelta(minutes=minutes), agreement_id=agreement, **changes)
-    return replace(event, license_arn=LICENCE, account=ACCOUNT) if named else event
+    return replace(event, license_arn=LICENSE, account=ACCOUNT) if named else event
 
 
 def a_row(*events: Event, row: Row | None = None) -> Row:
@@ -46,7 +46,7 @@ def settled(events: list[Event]) -> Row | None:
 
 def test_license_updated_makes_an_active_row():
     row = a_row(an_event(Kind.UPDATED, product_code="p", end_time="2027"))
-    assert (row.license_arn, row.account) == (LICENCE, ACCOUNT)
+    assert (row.license_arn, row.account) == (LICENSE, ACCOUNT)
     assert (row.subscription_status, row.agreement_status, row.agreement_id) == ("active", "active", A)
     assert (row.product_code, row.end_time, row.flag, row.expiry) == ("p", "2027", None, None)
 
@@ -103,8 +103,8 @@ def test_a_lost_flag_is_set_again():
     assert a_row(an_event(Kind.DEPROVISIONED), row=row).flag == "1"
 
 
-def test_nothing_opens_an_inactive_licence_again():
-    inactive = Row(LICENCE, ACCOUNT, subscription_status="inactive")
+def test_nothing_opens_an_inactive_license_again():
+    inactive = Row(LICENSE, ACCOUNT, subscription_status="inactive")
     assert change_of(inactive, an_event(Kind.DEPROVISIONED, 5)) is None
     row = a_row(an_event(Kind.UPDATED, 5), row=inactive)
     assert (row.subscription_status, row.agreement_status, row.agreement_id) == ("inactive", "active", A)
@@ -113,7 +113,7 @@ def test_nothing_opens_an_inactive_licence_again():
 
 @pytest.mark.parametrize("status", [None, "pending", "ACTIVE"])
 def test_a_subscription_status_that_is_none_becomes_active(status):
-    assert a_row(an_event(Kind.UPDATED), row=Row(LICENCE, ACCOUNT, status)).subscription_status == "active"
+    assert a_row(an_event(Kind.UPDATED), row=Row(LICENSE, ACCOUNT, status)).subscription_status == "active"
 
 
 def test_an_agreement_that_ends_leaves_the_subscription_alone():
@@ -140,7 +140,7 @@ def test_in_one_instant_the_end_of_an_agreement_wins(order):
 
 
 def test_what_others_wrote_is_older_than_any_event():
-    row = Row(LICENCE, ACCOUNT, "active", agreement_id=B, agreement_status="inactive", end_time="1", product_code="q")
+    row = Row(LICENSE, ACCOUNT, "active", agreement_id=B, agreement_status="inactive", end_time="1", product_code="q")
     row = a_row(an_event(Kind.UPDATED, end_time="2", product_code="p"), row=row)
     assert (row.agreement_id, row.agreement_status, row.end_time, row.product_code) == (A, "active", "2", "p")
 
@@ -172,8 +172,8 @@ def test_created_changes_nothing():
     ({}, True), ({"account": OTHER_ACCOUNT}, False), ({"agreement_id": B}, False), ({"product_code": "p"}, True),
     ({"product_code": "q"}, False), ({"account": ACCOUNT}, True),
 ])  # fmt: skip
-def test_a_licence_that_is_not_named_is_known_by_agreement_account_and_product(changes, about):
-    row = Row(LICENCE, ACCOUNT, agreement_id=A, product_code="p")
+def test_a_license_that_is_not_named_is_known_by_agreement_account_and_product(changes, about):
+    row = Row(LICENSE, ACCOUNT, agreement_id=A, product_code="p")
     for kind in Kind:
         assert concerns(row, replace(an_event(kind, named=False), **changes)) is about
 
@@ -182,10 +182,10 @@ def test_a_licence_that_is_not_named_is_known_by_agreement_account_and_product(c
 @pytest.mark.parametrize(("of_row", "of_event", "about"), [
     (A, A, True), (A, None, True), (None, B, False), (None, None, True), (A, B, False),
 ])  # fmt: skip
-def test_what_is_said_of_an_agreement_is_nothing_to_a_licence_that_has_another_or_none_yet(
+def test_what_is_said_of_an_agreement_is_nothing_to_a_license_that_has_another_or_none_yet(
     kind, of_row, of_event, about
 ):
-    assert concerns(Row(LICENCE, ACCOUNT, agreement_id=of_row), an_event(kind, agreement=of_event)) is about
+    assert concerns(Row(LICENSE, ACCOUNT, agreement_id=of_row), an_event(kind, agreement=of_event)) is about
 
 
 @pytest.mark.parametrize("order", [[A, B], [B, A]])
@@ -194,7 +194,7 @@ def test_of_two_agreements_of_one_instant_the_greater_text_stands(order):
 
 
 def test_a_value_that_others_took_out_is_set_again_by_the_event_that_it_was_of():
-    row = Row(LICENCE, ACCOUNT, set_at={"agreement_id": NOON})
+    row = Row(LICENSE, ACCOUNT, set_at={"agreement_id": NOON})
     assert a_row(an_event(Kind.UPDATED, agreement="A"), row=row).agreement_id == "A"
 
 
@@ -229,8 +229,8 @@ def test_one_row_comes_of_them_where_one_agreement_follows_another(data):
 
 
 @given(st.lists(OF_A, max_size=8), st.sampled_from(["deprovisioning", "inactive"]))
-def test_no_event_leads_a_licence_back(events, status):
-    row = Row(LICENCE, ACCOUNT, status, flag="1", expiry="2026-11-28T12:30:00Z")
+def test_no_event_leads_a_license_back(events, status):
+    row = Row(LICENSE, ACCOUNT, status, flag="1", expiry="2026-11-28T12:30:00Z")
     after = a_row(*events, row=row)
     assert (after.subscription_status, after.flag) == (status, "1")
     assert str(after.expiry) <= str(row.expiry)

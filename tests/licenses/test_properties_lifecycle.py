@@ -1,4 +1,4 @@
-"""A licence through its life: events that come late, twice and in any order, and the finaliser between them.
+"""A license through its life: events that come late, twice and in any order, and the finalizer between them.
 
 The judge knows the events that were heard and nothing of how they were applied: of the expiries the earliest, of each
 field the latest word.
@@ -13,12 +13,12 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from metering_dagster.licenses.rules.lifecycle import Row, change_of, concerns, creates
 from metering_dagster.licenses.rules.lifecycle_event import Event, Kind
-from tests.items import ACCOUNT, LICENCE
+from tests.items import ACCOUNT, LICENSE
 
 NOON = datetime(2026, 11, 28, 12, tzinfo=UTC)
 FIRST, SECOND = "agmt-a", "agmt-b"
 FOLLOWS = 50
-"""The minute in which the second agreement begins. Of the first nothing is said of the licence from then on."""
+"""The minute in which the second agreement begins. Of the first nothing is said of the license from then on."""
 words = st.sampled_from([None, "one", "two"])
 
 
@@ -26,7 +26,7 @@ def at(minutes: int) -> datetime:
     return NOON + timedelta(minutes=minutes, microseconds=minutes)
 
 
-class LicencesLife(RuleBasedStateMachine):
+class LicensesLife(RuleBasedStateMachine):
     """One subscriber's row, and the events that there have been of it."""
 
     def __init__(self) -> None:
@@ -37,13 +37,13 @@ class LicencesLife(RuleBasedStateMachine):
         self.closed = False
 
     @rule(agreement=st.sampled_from([FIRST, SECOND]), minutes=st.integers(0, FOLLOWS - 1), end=words, product=words)
-    def the_licence_is_updated(self, agreement, minutes, end, product):
+    def the_license_is_updated(self, agreement, minutes, end, product):
         minutes += FOLLOWS if agreement == SECOND else 0
-        self._send(Event(Kind.UPDATED, at(minutes), LICENCE, ACCOUNT, agreement, end, product))
+        self._send(Event(Kind.UPDATED, at(minutes), LICENSE, ACCOUNT, agreement, end, product))
 
     @rule(minutes=st.integers(0, 2 * FOLLOWS), agreement=st.sampled_from([FIRST, SECOND, None]))
-    def the_licence_is_deprovisioned(self, minutes, agreement):
-        self._send(Event(Kind.DEPROVISIONED, at(minutes), LICENCE, ACCOUNT, agreement))
+    def the_license_is_deprovisioned(self, minutes, agreement):
+        self._send(Event(Kind.DEPROVISIONED, at(minutes), LICENSE, ACCOUNT, agreement))
 
     @rule(
         kind=st.sampled_from([Kind.ENDED, Kind.AMENDED]),
@@ -53,12 +53,12 @@ class LicencesLife(RuleBasedStateMachine):
         end=words,
     )
     def something_happens_to_an_agreement(self, kind, agreement, named, minutes, end):
-        licence = (LICENCE, ACCOUNT) if named else (None, None)
-        self._send(Event(kind, at(minutes), *licence, agreement, end))
+        license = (LICENSE, ACCOUNT) if named else (None, None)
+        self._send(Event(kind, at(minutes), *license, agreement, end))
 
     @rule()
     def an_agreement_is_made(self):
-        self._send(Event(Kind.CREATED, at(0), LICENCE, ACCOUNT, FIRST, "never", "other"))
+        self._send(Event(Kind.CREATED, at(0), LICENSE, ACCOUNT, FIRST, "never", "other"))
 
     def _send(self, event: Event) -> None:
         self.sent.append(event)
@@ -123,5 +123,5 @@ class LicencesLife(RuleBasedStateMachine):
         assert self.row.end_time == max(ends, default=(None, None))[1]
 
 
-TestLicencesLife = LicencesLife.TestCase
-TestLicencesLife.settings = settings(max_examples=80, stateful_step_count=20)
+TestLicensesLife = LicensesLife.TestCase
+TestLicensesLife.settings = settings(max_examples=80, stateful_step_count=20)

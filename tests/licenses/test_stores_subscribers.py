@@ -10,11 +10,11 @@ from metering_dagster.licenses.rules.lifecycle import Row
 from metering_dagster.licenses.rules.lifecycle_event import Event, Kind
 from metering_dagster.licenses.services.connections import subscribers_of
 from metering_dagster.licenses.services.event_application import Effect, apply_event
-from tests.items import ACCOUNT, LICENCE, OTHER_ACCOUNT, OTHER_LICENCE, a_subscriber
+from tests.items import ACCOUNT, LICENSE, OTHER_ACCOUNT, OTHER_LICENSE, a_subscriber
 from tests.licenses.bodies import AGREEMENT
 
 AT = datetime(2026, 11, 28, 12, 0, tzinfo=UTC)
-EVENT = Event(Kind.UPDATED, AT, LICENCE, ACCOUNT, AGREEMENT, "2027-01-01T00:00:00Z", "product-one")
+EVENT = Event(Kind.UPDATED, AT, LICENSE, ACCOUNT, AGREEMENT, "2027-01-01T00:00:00Z", "product-one")
 DEPROVISIONED = replace(EVENT, kind=Kind.DEPROVISIONED)
 NOW, LATER = "2026-11-28T12:20:00Z", "2026-11-28T12:30:00Z"
 
@@ -22,7 +22,7 @@ NOW, LATER = "2026-11-28T12:20:00Z", "2026-11-28T12:30:00Z"
 def test_a_row_that_is_made_holds_all_that_the_event_says(world):
     assert apply_event(subscribers_of(world.deployment), EVENT) is Effect.APPLIED
     assert world.item(a_subscriber()) == {
-        "licenseArn": LICENCE, "customerAWSAccountId": ACCOUNT, "subscriptionStatus": "active",
+        "licenseArn": LICENSE, "customerAWSAccountId": ACCOUNT, "subscriptionStatus": "active",
         "agreementStatus": "active", "agreementId": AGREEMENT, "endTime": "2027-01-01T00:00:00Z",
         "productCode": "product-one", "createdAt": NOW, "updatedAt": NOW,
         "agreementEventTimes": dict.fromkeys(
@@ -84,16 +84,16 @@ def test_a_row_that_was_deleted_meanwhile_is_not_made_again(world):
     subscribers = subscribers_of(world.deployment)
     (found,) = subscribers.rows_of(EVENT)
     world.delete(a_subscriber())
-    assert subscribers.write(found, Row(LICENCE, ACCOUNT, "active")) is False
+    assert subscribers.write(found, Row(LICENSE, ACCOUNT, "active")) is False
     assert world.dump()["subscribers"] == []
 
 
 def test_a_row_that_was_made_meanwhile_is_not_made_again(world):
     subscribers = subscribers_of(world.deployment)
     (found,) = subscribers.rows_of(EVENT)
-    assert (found.row, found.key) == (None, (LICENCE, ACCOUNT))
+    assert (found.row, found.key) == (None, (LICENSE, ACCOUNT))
     world.put(a_subscriber(subscriptionStatus="inactive"))
-    assert subscribers.write(found, Row(LICENCE, ACCOUNT, "active")) is False
+    assert subscribers.write(found, Row(LICENSE, ACCOUNT, "active")) is False
 
 
 def test_a_row_that_changes_meanwhile_is_read_and_decided_again(events, engine):
@@ -110,10 +110,10 @@ def test_a_row_that_changes_meanwhile_is_read_and_decided_again(events, engine):
 def test_a_row_that_never_stands_still_is_given_up_in_words(events, engine):
     events.meanwhile(lambda n: events.world.put(a_subscriber(productCode=f"product-{n}")))
     with pytest.raises(
-        UnreachableError, match=r"licence \*{4}cdef .* changed each of the 8 times it was read"
+        UnreachableError, match=r"license \*{4}cdef .* changed each of the 8 times it was read"
     ) as error:
         apply_event(subscribers_of(events.world.deployment), EVENT, wait=lambda _: None)
-    assert LICENCE not in str(error.value)
+    assert LICENSE not in str(error.value)
 
 
 def test_values_of_other_types_count_as_absent_and_are_replaced(world):
@@ -140,19 +140,19 @@ def keys_of(world, **named) -> list[tuple[str, str]]:
     return sorted(found.key for found in subscribers_of(world.deployment).rows_of(event) if found.row)
 
 
-def test_rows_are_found_by_key_by_licence_and_by_agreement(world):
+def test_rows_are_found_by_key_by_license_and_by_agreement(world):
     world.put(
         a_subscriber(agreementId=AGREEMENT), a_subscriber(account=OTHER_ACCOUNT),
-        a_subscriber(OTHER_LICENCE, agreementId=AGREEMENT), a_subscriber(f"{LICENCE}0", agreementId="another"),
+        a_subscriber(OTHER_LICENSE, agreementId=AGREEMENT), a_subscriber(f"{LICENSE}0", agreementId="another"),
     )  # fmt: skip
-    assert keys_of(world, license_arn=LICENCE, account=ACCOUNT) == [(LICENCE, ACCOUNT)]
-    assert keys_of(world, license_arn=LICENCE) == [(LICENCE, ACCOUNT), (LICENCE, OTHER_ACCOUNT)]
-    assert keys_of(world) == [(OTHER_LICENCE, ACCOUNT), (LICENCE, ACCOUNT)]
+    assert keys_of(world, license_arn=LICENSE, account=ACCOUNT) == [(LICENSE, ACCOUNT)]
+    assert keys_of(world, license_arn=LICENSE) == [(LICENSE, ACCOUNT), (LICENSE, OTHER_ACCOUNT)]
+    assert keys_of(world) == [(OTHER_LICENSE, ACCOUNT), (LICENSE, ACCOUNT)]
     assert keys_of(world, agreement_id="nobody's") == []
 
 
 def test_every_page_of_an_agreement_is_read(world):
-    world.put(*(a_subscriber(f"{LICENCE}{number}", agreementId=AGREEMENT) for number in range(7)))
+    world.put(*(a_subscriber(f"{LICENSE}{number}", agreementId=AGREEMENT) for number in range(7)))
 
     def hook(params, **_):
         return {**params, "Limit": 2}
@@ -162,8 +162,8 @@ def test_every_page_of_an_agreement_is_read(world):
     assert len(keys_of(world)) == 7
 
 
-def test_an_event_of_an_agreement_reaches_all_of_its_licences(world):
-    world.put(*(a_subscriber(f"{LICENCE}{number}", agreementId=AGREEMENT) for number in range(3)))
+def test_an_event_of_an_agreement_reaches_all_of_its_licenses(world):
+    world.put(*(a_subscriber(f"{LICENSE}{number}", agreementId=AGREEMENT) for number in range(3)))
     ended = Event(Kind.ENDED, AT, agreement_id=AGREEMENT)
     assert apply_event(subscribers_of(world.deployment), ended) is Effect.APPLIED
     assert {row["agreementStatus"] for row in world.dump()["subscribers"]} == {"inactive"}

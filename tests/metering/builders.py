@@ -14,7 +14,7 @@ from metering_dagster.metering.rules.usage_record import StoredAggregate
 
 NOW = datetime(2026, 11, 28, 12, 20, 30, tzinfo=UTC)
 TWO_BACK = datetime(2026, 11, 28, 10, tzinfo=UTC)
-LICENCE = "arn:aws:license-manager::123456789012:license:l-0123456789abcdef"
+LICENSE = "arn:aws:license-manager::123456789012:license:l-0123456789abcdef"
 ACCOUNT = "210987654321"
 DIMENSION = "api_calls"
 DECIMAL, INTEGER = Quantities.DECIMAL, Quantities.INTEGER
@@ -22,7 +22,7 @@ DECIMAL, INTEGER = Quantities.DECIMAL, Quantities.INTEGER
 
 def a_key(**differences: Any) -> GroupKey:
     """A group two hours back."""
-    fields = {"license_arn": LICENCE, "account": ACCOUNT, "dimension": DIMENSION, "hour": TWO_BACK}
+    fields = {"license_arn": LICENSE, "account": ACCOUNT, "dimension": DIMENSION, "hour": TWO_BACK}
     return GroupKey(**{**fields, **differences})
 
 

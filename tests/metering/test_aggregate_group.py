@@ -28,7 +28,7 @@ from tests.metering.builders import (
     ACCOUNT,
     DECIMAL,
     INTEGER,
-    LICENCE,
+    LICENSE,
     NOW,
     a_key,
     a_rejected_row,
@@ -194,7 +194,7 @@ def test_what_the_contract_allows_is_no_fault(differences):
 
 
 @pytest.mark.parametrize(
-    "arn", ["arn:", "arn:aws:::", f"{LICENCE} ", f"{LICENCE}\n", "arn:gcp:a:::b", f"arn:aws:a:::b{'b' * 1024}"]
+    "arn", ["arn:", "arn:aws:::", f"{LICENSE} ", f"{LICENSE}\n", "arn:gcp:a:::b", f"arn:aws:a:::b{'b' * 1024}"]
 )
 def test_what_begins_like_an_arn_must_be_one(arn):
     assert group_fault(an_aggregate(license_arn=arn), NOW, DECIMAL) is Reason.INVALID_LICENSE_ARN
@@ -332,7 +332,7 @@ def test_a_legacy_group_is_judged_whole_again_once_its_odd_row_is_mended():
     assert [usage.row for usage in verdict.usages] == rejected
 
 
-def test_a_row_of_a_licence_whose_key_is_contradicted_is_not_revived():
+def test_a_row_of_a_license_whose_key_is_contradicted_is_not_revived():
     rejected = a_row(0, account="000000000000", pending=None, status="RejectedClientSide", reason="SortKeyMismatch")
     verdict = judge_group(a_key(), [rejected, a_row(1)], NOW, DECIMAL, last_call=False)
     assert verdict.outcome is Outcome.HOLD

@@ -17,7 +17,7 @@ from tests.metering.builders import (
     ACCOUNT,
     DECIMAL,
     INTEGER,
-    LICENCE,
+    LICENSE,
     NOW,
     a_key,
     an_aggregate,
@@ -94,25 +94,25 @@ def test_a_record_that_fills_a_call_by_itself_still_goes():
 
 @pytest.mark.case("two_products")
 def test_no_call_carries_two_products():
-    other = f"{LICENCE}-other"
-    products = Products({(LICENCE, ACCOUNT): "prod-1", (other, ACCOUNT): "prod-2"}, "prod-main")
+    other = f"{LICENSE}-other"
+    products = Products({(LICENSE, ACCOUNT): "prod-1", (other, ACCOUNT): "prod-2"}, "prod-main")
     batches = cut(*dimensions(3), *dimensions(3, license_arn=other), products=products)
     assert [(batch.owner, len(batch.records)) for batch in batches] == [("prod-1", 3), ("prod-2", 3)]
     assert {batch.product_code for batch in batches} == {None}  # with a LicenseArn it would bill twice
 
 
 def test_the_subscribers_row_names_the_product_before_the_settings_do():
-    products = Products({(LICENCE, ACCOUNT): "prod-1"}, "prod-main")
+    products = Products({(LICENSE, ACCOUNT): "prod-1"}, "prod-main")
     assert products.lane_of(an_aggregate()) == (Lane.PRODUCT, "prod-1")
     assert products.lane_of(an_aggregate(account="1")) == (Lane.DEFAULT, "prod-main")
-    assert Products({(LICENCE, ACCOUNT): ""}, None).lane_of(an_aggregate()) == (Lane.LICENSE, LICENCE)
+    assert Products({(LICENSE, ACCOUNT): ""}, None).lane_of(an_aggregate()) == (Lane.LICENSE, LICENSE)
 
 
-def test_where_no_product_is_known_each_licence_has_its_own_call():
-    batches = cut(*dimensions(2), *dimensions(2, account="1"), an_aggregate(license_arn=f"{LICENCE}x"),
+def test_where_no_product_is_known_each_license_has_its_own_call():
+    batches = cut(*dimensions(2), *dimensions(2, account="1"), an_aggregate(license_arn=f"{LICENSE}x"),
                   products=Products({}))  # fmt: skip
     assert [(batch.lane, batch.owner, len(batch.records)) for batch in batches] == [
-        (Lane.LICENSE, LICENCE, 4), (Lane.LICENSE, f"{LICENCE}x", 1),
+        (Lane.LICENSE, LICENSE, 4), (Lane.LICENSE, f"{LICENSE}x", 1),
     ]  # fmt: skip
 
 
@@ -139,7 +139,7 @@ def test_hours_from_24_on_go_in_calls_of_their_own():
     assert sorted(sizes(batches)) == [6, 23]
 
 
-def test_deprovisioning_licences_go_first_and_in_calls_of_their_own():
+def test_deprovisioning_licenses_go_first_and_in_calls_of_their_own():
     urgent = {("arn:aws:license-manager::1:license:l-zzz", ACCOUNT)}
     late = dimensions(26, license_arn="arn:aws:license-manager::1:license:l-zzz")
     batches = cut(*dimensions(26), *late, an_aggregate(license_arn="prod-1"), urgent=urgent)
@@ -148,8 +148,8 @@ def test_deprovisioning_licences_go_first_and_in_calls_of_their_own():
     assert all(a.key.license_arn != late[0].key.license_arn for batch in batches[2:] for a in batch.records)
 
 
-def test_a_buyer_is_urgent_and_not_his_whole_licence():
-    batches = cut(an_aggregate(account="1"), an_aggregate(account="2"), urgent={(LICENCE, "2")})
+def test_a_buyer_is_urgent_and_not_his_whole_license():
+    batches = cut(an_aggregate(account="1"), an_aggregate(account="2"), urgent={(LICENSE, "2")})
     assert [[a.key.account for a in batch.records] for batch in batches] == [["2"], ["1"]]
 
 
@@ -173,18 +173,18 @@ def test_a_bad_record_stands_alone_after_at_most_five_halvings():
     assert max(calls_until_alone(batch, bad) for bad in batch.records) <= 11
 
 
-LICENCES = [LICENCE, f"{LICENCE}x", "prod-1", "prod-2"]
+LICENSE_NAMES = [LICENSE, f"{LICENSE}x", "prod-1", "prod-2"]
 aggregates = st.builds(
-    lambda licence, account, dimension, back, buckets, identifier: Aggregate(
-        a_key(license_arn=licence, account=account, dimension=dimension,
+    lambda license, account, dimension, back, buckets, identifier: Aggregate(
+        a_key(license_arn=license, account=account, dimension=dimension,
               hour=IN_THE_GRACE.replace(minute=0) - timedelta(hours=back)),
         Decimal(buckets), longest_allocations(buckets) if buckets else None,
-        identifier if licence.startswith("prod") else None,
+        identifier if license.startswith("prod") else None,
     ),
-    st.sampled_from(LICENCES), st.sampled_from(["1", "2"]), st.sampled_from("abc"), st.integers(20, 29),
+    st.sampled_from(LICENSE_NAMES), st.sampled_from(["1", "2"]), st.sampled_from("abc"), st.integers(20, 29),
     st.sampled_from([0, 0, 0, 1, 120, 200]), st.sampled_from([None, "buyer"]),
 )  # fmt: skip
-buyers = st.tuples(st.sampled_from(LICENCES), st.sampled_from(["1", "2"]))
+buyers = st.tuples(st.sampled_from(LICENSE_NAMES), st.sampled_from(["1", "2"]))
 
 
 @given(

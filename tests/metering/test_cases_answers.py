@@ -20,7 +20,7 @@ from tests.items import (
     ACCOUNT,
     DIMENSION,
     HOUR,
-    LICENCE,
+    LICENSE,
     OTHER_ACCOUNT,
     a_deprovisioning,
     a_subscriber,
@@ -43,17 +43,17 @@ _SAID = {
 """What the failure says of it; of the others that neither list is there."""
 
 
-def licence_of(number):
+def license_of(number):
     return f"arn:aws:license-manager::111122223333:license:l-{number:016}"
 
 
 def an_hour_of(count, **changes):
     """That many records, each of a license of its own."""
-    return [an_aggregate("1", licence=licence_of(number), **changes) for number in range(count)]
+    return [an_aggregate("1", license=license_of(number), **changes) for number in range(count)]
 
 
 def of_products_of_their_own(count):
-    return [a_subscriber(licence_of(number), productCode=f"product-{number}") for number in range(count)]
+    return [a_subscriber(license_of(number), productCode=f"product-{number}") for number in range(count)]
 
 
 # An answer that no model foresees.
@@ -63,7 +63,7 @@ def of_products_of_their_own(count):
 @pytest.mark.parametrize("way", NOT_TO_BE_READ)
 def test_of_sixty_products_the_one_that_is_answered_oddly_waits_and_is_named(world, way):
     world.put(*an_hour_of(60), *of_products_of_their_own(60))
-    world.sandbox.inject(faults.odd_answer(way, license_arn=licence_of(7)))
+    world.sandbox.inject(faults.odd_answer(way, license_arn=license_of(7)))
     outcome = world.meter()
     assert not outcome.success
     assert f"1 records of {HOUR} are left" in outcome.message
@@ -71,7 +71,7 @@ def test_of_sixty_products_the_one_that_is_answered_oddly_waits_and_is_named(wor
     said = _SAID.get(way, ("neither Results nor UnprocessedRecords",))
     assert any(words in outcome.message for words in said)
     assert world.record_statuses() == {"Success": 59, "pending": 1}
-    assert "meteringPending" in world.aggregate(licence=licence_of(7))
+    assert "meteringPending" in world.aggregate(license=license_of(7))
     assert any("****0007" in note for note in str(outcome.failed_with["notes"]).splitlines())
     world.sandbox.inject()
     assert world.meter().success
@@ -83,7 +83,7 @@ def test_of_sixty_products_the_one_that_is_answered_oddly_waits_and_is_named(wor
 @pytest.mark.parametrize("way", ["no_zone", "no_license", "no_echo"])
 def test_what_of_an_identity_is_echoed_tells_the_record_or_else_its_position(world, way):
     world.put(*an_hour_of(60), *of_products_of_their_own(60))
-    world.sandbox.inject(faults.odd_answer(way, license_arn=licence_of(7)))
+    world.sandbox.inject(faults.odd_answer(way, license_arn=license_of(7)))
     assert world.meter().success
     world.judge()
 
@@ -123,7 +123,7 @@ def raises_for(monkeypatch, module, name, unwanted):
 
     def wrapped(first, *rest, **more):
         if unwanted in repr(first):
-            raise UnforeseenError(f"of {LICENCE}")
+            raise UnforeseenError(f"of {LICENSE}")
         return right(first, *rest, **more)
 
     monkeypatch.setattr(module, name, wrapped)
@@ -135,7 +135,7 @@ def ends_raise_for(monkeypatch, unwanted):
 
     def wrapped(table, shape, end, *rest):
         if unwanted in repr(end):
-            raise UnforeseenError(f"of {LICENCE}")
+            raise UnforeseenError(f"of {LICENSE}")
         return right(table, shape, end, *rest)
 
     monkeypatch.setattr(record_ends, "_end_unit", wrapped)
@@ -143,19 +143,19 @@ def ends_raise_for(monkeypatch, unwanted):
 
 def breaks_at(step, world, monkeypatch):
     if step == "read":
-        raises_for(monkeypatch, aggregated_table, "_stored", LICENCE)
+        raises_for(monkeypatch, aggregated_table, "_stored", LICENSE)
     elif step == "judged":
-        raises_for(monkeypatch, sendable, "judge_aggregate", LICENCE)
+        raises_for(monkeypatch, sendable, "judge_aggregate", LICENSE)
     elif step == "sent":
-        raises_for(monkeypatch, world.deployment.marketplace, "send", LICENCE)
+        raises_for(monkeypatch, world.deployment.marketplace, "send", LICENSE)
     elif step == "recorded":
-        ends_raise_for(monkeypatch, LICENCE)
+        ends_raise_for(monkeypatch, LICENSE)
     else:
-        raises_for(monkeypatch, ledger_entries, "of_record", LICENCE)
+        raises_for(monkeypatch, ledger_entries, "of_record", LICENSE)
 
 
 def breaks():
-    raise UnforeseenError(f"of {LICENCE}")
+    raise UnforeseenError(f"of {LICENSE}")
 
 
 @pytest.mark.case("one_group_raises")
@@ -172,7 +172,7 @@ def test_what_is_raised_for_one_record_costs_no_other_its_bill(world, monkeypatc
     lost = 25 if step == "sent" and beside == "in one call" else 1
     assert f"could not be {step}: UnforeseenError: of ****cdef" in outcome.message
     assert f"{lost if lost == 1 else ''}" in outcome.message
-    assert "licence ****cdef" in outcome.message or "****cdef" in str(outcome.failed_with["notes"])
+    assert "license ****cdef" in outcome.message or "****cdef" in str(outcome.failed_with["notes"])
     left = Counter(item.get("meteringStatus", "pending") for item in world.aggregates())
     assert left["pending"] <= lost
     assert left["Success"] >= 31 - lost
@@ -239,16 +239,16 @@ def test_what_cannot_be_written_down_is_not_sent_on_and_on(world, monkeypatch):
 def test_the_license_of_another_product_is_found_and_the_others_are_billed(world):
     world.configure(product_code=PRODUCT)
     world.put(*an_hour_of(10))
-    world.sandbox.inject(faults.error("InvalidProductCodeException", license_arn=licence_of(2)))
+    world.sandbox.inject(faults.error("InvalidProductCodeException", license_arn=license_of(2)))
     outcome = world.meter()
     assert not outcome.success
     assert f"1 records of {HOUR} are left" in outcome.message
     assert "license ****0002 is not of the default product product-one: InvalidProductCodeException" in outcome.message
     assert "subscribers table" in outcome.message
     assert world.record_statuses() == {"Success": 9, "pending": 1}
-    assert "meteringPending" in world.aggregate(licence=licence_of(2))
+    assert "meteringPending" in world.aggregate(license=license_of(2))
     assert len(world.calls()) <= 9
-    world.put(a_subscriber(licence_of(2), productCode="its own"))
+    world.put(a_subscriber(license_of(2), productCode="its own"))
     world.sandbox.inject()
     assert world.meter().success
     world.judge()
@@ -258,8 +258,8 @@ def test_the_license_of_another_product_is_found_and_the_others_are_billed(world
 def test_a_license_at_fault_is_remembered_for_the_run(world, monkeypatch):
     monkeypatch.setattr("metering_dagster.metering.services.submission.CALLERS", 1)
     world.configure(product_code=PRODUCT)
-    world.put(*(an_aggregate("1", licence=licence_of(2), dimension=f"d{place:03}") for place in range(100)))
-    world.sandbox.inject(faults.error("InvalidProductCodeException", license_arn=licence_of(2)))
+    world.put(*(an_aggregate("1", license=license_of(2), dimension=f"d{place:03}") for place in range(100)))
+    world.sandbox.inject(faults.error("InvalidProductCodeException", license_arn=license_of(2)))
     assert "100 records" in world.meter().message
     assert len(world.calls()) == 1
 
@@ -368,7 +368,7 @@ def test_a_dry_run_calls_no_region_and_notes_none(world):
 
 
 def a_legacy(account, quantity="5", **changes):
-    return an_aggregate(quantity, licence=PRODUCT, account=account, customerIdentifier="cust-1", **changes)
+    return an_aggregate(quantity, license=PRODUCT, account=account, customerIdentifier="cust-1", **changes)
 
 
 @pytest.mark.case("legacy_twins")
@@ -401,7 +401,7 @@ def test_the_holder_passes_again_and_yields_once_it_has_ended_unbilled(world):
     world.sandbox.configure(unsubscribed=[])
     world.put(a_legacy("", hour="2026-11-28T09"))
     assert world.meter("2026-11-28T09").success
-    assert world.aggregate(licence=PRODUCT, account="", hour="2026-11-28T09")["meteringStatus"] == "Success"
+    assert world.aggregate(license=PRODUCT, account="", hour="2026-11-28T09")["meteringStatus"] == "Success"
 
 
 # An item that is full.

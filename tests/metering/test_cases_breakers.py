@@ -3,7 +3,7 @@
 import pytest
 
 from metering_dagster.devstack.sandbox import faults
-from tests.items import ACCOUNT, HOUR, LICENCE, OTHER_ACCOUNT, OTHER_LICENCE, a_subscriber, a_usage, an_aggregate
+from tests.items import ACCOUNT, HOUR, LICENSE, OTHER_ACCOUNT, OTHER_LICENSE, a_subscriber, a_usage, an_aggregate
 from tests.world import World
 
 LARGE = {"S": "x" * 390_000}
@@ -13,7 +13,7 @@ def some_good_rows(count: int = 10) -> list:
     return [a_usage(0, "1", dimension=f"good-{number}") for number in range(count)]
 
 
-def test_a_dozen_large_bad_rows_stop_no_neighbour(world: World):
+def test_a_dozen_large_bad_rows_stop_no_neighbor(world: World):
     world.put(*some_good_rows(), *(a_usage(0, LARGE, dimension=f"bad-{number}") for number in range(12)))
     world.visit()
     assert world.row_statuses() == {"Aggregated": 10, "RejectedClientSide": 12}
@@ -27,7 +27,7 @@ def test_a_dozen_rows_with_much_of_the_sellers_own_are_billed(world: World):
     assert len(world.bill()) == 11
 
 
-def test_a_dozen_large_bad_aggregates_stop_no_neighbour(world: World):
+def test_a_dozen_large_bad_aggregates_stop_no_neighbor(world: World):
     world.put(*(an_aggregate("1", dimension=f"good-{number}") for number in range(10)),
               *(an_aggregate(LARGE, dimension=f"bad-{number}") for number in range(12)))  # fmt: skip
     world.visit()
@@ -35,12 +35,12 @@ def test_a_dozen_large_bad_aggregates_stop_no_neighbour(world: World):
 
 
 def test_a_mended_legacy_group_is_billed_whole(world: World):
-    rows = [a_usage(n, "10", licence="legacy-product", customerIdentifier="customer-a") for n in range(5)]
-    odd = a_usage(5, "10", licence="legacy-product", customerIdentifier="customer-b")
+    rows = [a_usage(n, "10", license="legacy-product", customerIdentifier="customer-a") for n in range(5)]
+    odd = a_usage(5, "10", license="legacy-product", customerIdentifier="customer-b")
     world.put(*rows, odd)
     world.visit()
     assert world.row_statuses() == {"RejectedClientSide": 6}
-    world.put(a_usage(5, "10", licence="legacy-product", customerIdentifier="customer-a"))
+    world.put(a_usage(5, "10", license="legacy-product", customerIdentifier="customer-a"))
     world.visit()
     assert world.billed() == {"api_calls": "60"}
     assert world.row_statuses() == {"Aggregated": 6}
@@ -48,7 +48,7 @@ def test_a_mended_legacy_group_is_billed_whole(world: World):
 
 def test_two_accounts_of_one_legacy_customer_are_told(world: World):
     """The service knows the customer alone: the second record would be the first again, and not be billed."""
-    world.put(*(a_usage(0, "7", licence="legacy-product", account=account, customerIdentifier="customer-a")
+    world.put(*(a_usage(0, "7", license="legacy-product", account=account, customerIdentifier="customer-a")
                 for account in (ACCOUNT, OTHER_ACCOUNT)))  # fmt: skip
     visit = world.visit()
     assert world.record_statuses() == {"Success": 1}
@@ -58,8 +58,8 @@ def test_two_accounts_of_one_legacy_customer_are_told(world: World):
 
 @pytest.mark.parametrize("odd", [{"BOOL": True}, {"N": "1"}, {"L": [{"NULL": True}]}, {"M": {}}])
 def test_a_legacy_customer_that_is_no_text_is_nobody(world: World, odd: dict):
-    world.put(a_usage(0, "7", licence="legacy-product", customerIdentifier=odd),
-              an_aggregate("3", licence="legacy-product", dimension="direct", customerIdentifier=odd))  # fmt: skip
+    world.put(a_usage(0, "7", license="legacy-product", customerIdentifier=odd),
+              an_aggregate("3", license="legacy-product", dimension="direct", customerIdentifier=odd))  # fmt: skip
     world.visit()
     assert world.bill() == []
     assert world.row()["meteringStatusReason"] if world.row() else True
@@ -101,14 +101,14 @@ def test_an_index_that_never_shows_the_commits_fails_the_run(world: World, monke
 
 
 def test_one_products_trouble_starves_no_other(world: World):
-    world.sandbox.configure(licenses={LICENCE: "product-a", OTHER_LICENCE: "product-b"})
-    world.put(a_subscriber(productCode="product-a"), a_subscriber(licence=OTHER_LICENCE, productCode="product-b"))
-    for licence in (LICENCE, OTHER_LICENCE):
-        world.put(*(an_aggregate("1", licence=licence, dimension=f"d-{number:03}") for number in range(250)))
-    world.sandbox.inject(faults.error("InternalServiceErrorException", license_arn=LICENCE))
+    world.sandbox.configure(licenses={LICENSE: "product-a", OTHER_LICENSE: "product-b"})
+    world.put(a_subscriber(productCode="product-a"), a_subscriber(license=OTHER_LICENSE, productCode="product-b"))
+    for license in (LICENSE, OTHER_LICENSE):
+        world.put(*(an_aggregate("1", license=license, dimension=f"d-{number:03}") for number in range(250)))
+    world.sandbox.inject(faults.error("InternalServiceErrorException", license_arn=LICENSE))
     world.visit()
     assert world.record_statuses() == {"Success": 250, "pending": 250}
-    assert {record.license_arn for record in world.bill()} == {OTHER_LICENCE}
+    assert {record.license_arn for record in world.bill()} == {OTHER_LICENSE}
 
 
 def test_a_service_that_is_down_stops_the_run_before_all_is_tried(world: World):
@@ -120,7 +120,7 @@ def test_a_service_that_is_down_stops_the_run_before_all_is_tried(world: World):
 
 
 def test_a_buyer_in_a_dimension_is_masked_as_anywhere(world: World):
-    arn = LICENCE
+    arn = LICENSE
     for number, dimension in enumerate((f"{ACCOUNT}#api", arn, f"for {ACCOUNT}")):
         world.put(a_usage(number, {"S": "abc"}, dimension=dimension), a_usage(number, "1", dimension=f"{dimension} ok"))
     outcome = world.meter()  # it looks through everything that was written for any buyer's data

@@ -10,7 +10,7 @@ from metering_dagster.metering.rules.aggregate_group import judge_group
 from metering_dagster.metering.rules.group_steps import Commit
 from metering_dagster.metering.rules.raw_row import GroupKey
 from metering_dagster.metering.services.aggregation import aggregate
-from tests.items import ACCOUNT, DIMENSION, HOUR, LICENCE, a_usage, an_aggregate, an_allocation, some_usage
+from tests.items import ACCOUNT, DIMENSION, HOUR, LICENSE, a_usage, an_aggregate, an_allocation, some_usage
 from tests.world import LAST_CALL
 
 TEN_OF_FOUR = "Aggregated total quantity 10 from 4 raw usage records"
@@ -27,7 +27,7 @@ def killed() -> None:
 def commit_without_clean_up(world) -> None:
     """Commit the group as we do it, and have all its raw rows pending again, as if we had died before any was ended."""
     before = world.client.scan(TableName=world.names["usage"])["Items"]
-    tables, key = world.deployment.tables, GroupKey(LICENCE, ACCOUNT, DIMENSION, parse_bucket(HOUR))
+    tables, key = world.deployment.tables, GroupKey(LICENSE, ACCOUNT, DIMENSION, parse_bucket(HOUR))
     verdict = judge_group(key, tables.usage.group_rows(key), world.clock.now, Quantities.DECIMAL, last_call=False)
     (done,) = tables.aggregated.commit([Commit(verdict.aggregate, verdict.usages)], world.clock.now)
     assert done.written

@@ -21,7 +21,7 @@ from tests.items import (
     ACCOUNT,
     DIMENSION,
     HOUR,
-    LICENCE,
+    LICENSE,
     OTHER_ACCOUNT,
     a_usage,
     an_aggregate,
@@ -126,12 +126,12 @@ def test_an_aggregate_deleted_together_with_its_rows_is_withdrawn(world: World):
 @pytest.mark.case("aggregate_deleted")
 def test_a_record_is_put_back_as_it_was_made(world: World):
     tagged = [a_usage(0, "5", allocations=[an_allocation("5", team="a")]), a_usage(1, "4")]
-    named = a_usage(0, "3", licence=LEGACY, customerIdentifier="customer-a")
+    named = a_usage(0, "3", license=LEGACY, customerIdentifier="customer-a")
     world.put(*tagged, named)
     committed_unsent(world)
     before = {(i["licenseArn"], i["quantity"]): i for i in world.aggregates()}
     world.delete(an_aggregate())
-    world.delete(an_aggregate(licence=LEGACY))
+    world.delete(an_aggregate(license=LEGACY))
     world.at(LAST_CALL)
     world.visit()
     after = {(i["licenseArn"], i["quantity"]): i for i in world.aggregates()}
@@ -335,10 +335,10 @@ def test_timestamps_in_any_spelling_are_billed_and_another_instant_is_a_mismatch
 
 @pytest.mark.case("long_license_key")
 @pytest.mark.parametrize("length", [1000, 1024, 1500, 2048])
-def test_a_license_key_of_any_length_stops_no_neighbour(world: World, request: pytest.FixtureRequest, length: int):
+def test_a_license_key_of_any_length_stops_no_neighbor(world: World, request: pytest.FixtureRequest, length: int):
     """An engine may refuse a row whose key is too long for the index, as all but ministack do: then none can be."""
     world.put(*(a_usage(0, "1", dimension=f"good-{n}") for n in range(20)))
-    too_long = a_usage(0, "1", licence="p" * length)
+    too_long = a_usage(0, "1", license="p" * length)
     if length > 1024 and MINISTACK not in request.node.callspec.params.values():
         with pytest.raises(ClientError, match="exceeded"):
             world.put(too_long)
@@ -375,7 +375,7 @@ def test_what_is_raised_for_one_group_leaves_that_group_alone(world: World, monk
     def raising(function, is_odd):
         def wrapped(*arguments, **named):
             if is_odd(arguments):
-                raise RuntimeError(f"something about {LICENCE}")
+                raise RuntimeError(f"something about {LICENSE}")
             return function(*arguments, **named)
 
         return wrapped
@@ -432,7 +432,7 @@ def test_an_outage_is_not_retried_group_by_group(world: World, monkeypatch):
 
 
 def twins(quantity: str = "5") -> list:
-    return [a_usage(0, quantity, licence=LEGACY, account=account, customerIdentifier="customer-a")
+    return [a_usage(0, quantity, license=LEGACY, account=account, customerIdentifier="customer-a")
             for account in (ACCOUNT, "")]  # fmt: skip
 
 
@@ -478,8 +478,8 @@ def test_a_holder_that_ended_unbilled_yields(world: World):
 
 
 def test_rows_of_two_customers_are_no_twins(world: World):
-    world.put(a_usage(0, "5", licence=LEGACY, customerIdentifier="customer-a"),
-              a_usage(0, "5", licence=LEGACY, account=OTHER_ACCOUNT, customerIdentifier="customer-b"))  # fmt: skip
+    world.put(a_usage(0, "5", license=LEGACY, customerIdentifier="customer-a"),
+              a_usage(0, "5", license=LEGACY, account=OTHER_ACCOUNT, customerIdentifier="customer-b"))  # fmt: skip
     world.visit()
     assert len(world.bill()) == 2
 

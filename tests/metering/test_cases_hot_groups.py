@@ -7,16 +7,16 @@ import pytest
 from metering_dagster.devstack.sandbox import faults
 from tests.items import (
     DIMENSION,
-    LICENCE,
+    LICENSE,
     OTHER_ACCOUNT,
-    OTHER_LICENCE,
+    OTHER_LICENSE,
     a_deprovisioning,
     a_usage,
     filled_up,
 )
 from tests.world import LAST_CALL
 
-ANOTHER = {"licence": OTHER_LICENCE, "account": OTHER_ACCOUNT, "dimension": "another"}
+ANOTHER = {"license": OTHER_LICENSE, "account": OTHER_ACCOUNT, "dimension": "another"}
 
 
 def written_over_at_each_commit(world):
@@ -64,7 +64,7 @@ def test_what_is_left_of_the_others_is_said_beside_it(world):
 
 
 def test_a_flush_sends_the_rest_of_its_hour_too(world):
-    world.put(a_deprovisioning("2026-11-28T12:25:00Z", LICENCE))
+    world.put(a_deprovisioning("2026-11-28T12:25:00Z", LICENSE))
     world.put(a_usage(0, "1"), a_usage(0, "7", dimension="another"))
     written_over_at_each_commit(world)
     outcome = world.flush()

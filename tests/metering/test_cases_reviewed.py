@@ -7,7 +7,7 @@ import pytest
 from metering_dagster.core.quantity_kind import Quantities
 from metering_dagster.metering.rules import own_item_keys
 from metering_dagster.metering.rules.raw_row import GroupKey
-from tests.items import DIMENSION, HOUR, LICENCE, a_usage, an_aggregate, filled_up, some_usage
+from tests.items import DIMENSION, HOUR, LICENSE, a_usage, an_aggregate, filled_up, some_usage
 from tests.metering.test_cases_answers import moves_to
 from tests.metering.test_cases_healing import LEGACY, MADE, restore, twins
 from tests.world import LAST_CALL, World
@@ -123,7 +123,7 @@ def test_after_a_restore_no_row_that_was_aggregated_is_rejected_as_a_twin(world:
     restore(world, [])
     world.put(second)
     world.visit()
-    world.put(a_usage(7, "1", licence=LEGACY, customerIdentifier="customer-a"))
+    world.put(a_usage(7, "1", license=LEGACY, customerIdentifier="customer-a"))
     left = world.visit().aggregation
     assert world.item(first)["meteringStatus"] == "Aggregated"
     assert left.left_groups == 1
@@ -160,7 +160,7 @@ def test_one_row_that_cannot_be_read_at_discovery_costs_no_other_group_its_bill(
 
     def raising(item):
         if "#odd#" in item["customerAWSAccountId_dimension_timestamp"]["S"]:
-            raise ArithmeticError(f"odd {LICENCE}")
+            raise ArithmeticError(f"odd {LICENSE}")
         return read(item)
 
     monkeypatch.setattr(usage_table, "_row", raising)

@@ -7,9 +7,9 @@ from tests.items import (
     ACCOUNT,
     DIMENSION,
     HOUR,
-    LICENCE,
+    LICENSE,
     OTHER_ACCOUNT,
-    OTHER_LICENCE,
+    OTHER_LICENSE,
     a_subscriber,
     a_usage,
     some_usage,
@@ -66,7 +66,7 @@ def test_a_bad_row_holds_its_own_group_alone(world):
         *an_hour_with_a_bad_row(),
         a_usage(0, "2", dimension="other"),
         a_usage(0, "3", account=OTHER_ACCOUNT),
-        a_usage(0, "4", licence=OTHER_LICENCE),
+        a_usage(0, "4", license=OTHER_LICENSE),
         a_usage(0, "5", hour="2026-11-28T09"),
     )
     world.visit()
@@ -99,7 +99,7 @@ def test_a_bad_row_that_is_first_seen_at_the_last_call_holds_nothing(world):
 
 
 @pytest.mark.case("one_bad_row_never_mended")
-def test_the_last_call_of_a_deprovisioning_licence_comes_ten_minutes_before_its_end(world):
+def test_the_last_call_of_a_deprovisioning_license_comes_ten_minutes_before_its_end(world):
     world.put(
         *an_hour_with_a_bad_row(),
         a_subscriber(deprovisioningPendingFlag="1", deprovisioningExpiry="2026-11-28T12:35:00Z"),
@@ -345,9 +345,9 @@ def test_a_row_without_the_attributes_goes_by_its_key(world):
 @pytest.mark.case("key_and_attributes_disagree")
 @pytest.mark.parametrize(("change", "reason"), [
     ({"dimension": ""}, "MissingDimension"), ({"dimension": "d" * 256}, "DimensionTooLong"),
-    ({"licence": "arn:aws:license manager::1:l"}, "InvalidLicenseArn"),
+    ({"license": "arn:aws:license manager::1:l"}, "InvalidLicenseArn"),
     ({"account": ""}, "MissingCustomerAWSAccountId"), ({"account": "12345678901x"}, "InvalidCustomerAWSAccountId"),
-    ({"licence": "legacy", "account": ""}, "MissingLegacyIdentifier"),
+    ({"license": "legacy", "account": ""}, "MissingLegacyIdentifier"),
 ], ids=lambda value: next(iter(value)) if isinstance(value, dict) else value)  # fmt: skip
 def test_a_fault_of_the_whole_group_rejects_all_its_rows(world, change, reason):
     rows = [a_usage(second, "1", **change) for second in range(2)]
@@ -358,4 +358,4 @@ def test_a_fault_of_the_whole_group_rejects_all_its_rows(world, change, reason):
     world.visit()
     assert {row["meteringStatusReason"] for row in world.rows()} == {reason}
     assert world.calls() == []
-    assert LICENCE not in {reason}
+    assert LICENSE not in {reason}

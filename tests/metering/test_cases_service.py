@@ -5,7 +5,7 @@ from datetime import datetime
 import pytest
 
 from metering_dagster.devstack.sandbox import faults
-from tests.items import ACCOUNT, DIMENSION, HOUR, LICENCE, OTHER_ACCOUNT, OTHER_LICENCE, a_subscriber, an_aggregate
+from tests.items import ACCOUNT, DIMENSION, HOUR, LICENSE, OTHER_ACCOUNT, OTHER_LICENSE, a_subscriber, an_aggregate
 from tests.world import World
 
 TRANSIENT = [
@@ -18,14 +18,14 @@ TRANSIENT = [
 
 
 def some_records(count: int, **changes):
-    """That many pending records of one licence and hour, each of its own dimension."""
+    """That many pending records of one license and hour, each of its own dimension."""
     return [an_aggregate("1", dimension=f"d{place:03}", **changes) for place in range(count)]
 
 
 def billed_before(world: World, quantity: str, dimension: str = DIMENSION) -> None:
     """Somebody has billed this group and hour already."""
     world.deployment.marketplace.client.batch_meter_usage(UsageRecords=[{
-        "Timestamp": datetime.fromisoformat(f"{HOUR}:00:00+00:00"), "Dimension": dimension, "LicenseArn": LICENCE,
+        "Timestamp": datetime.fromisoformat(f"{HOUR}:00:00+00:00"), "Dimension": dimension, "LicenseArn": LICENSE,
         "CustomerAWSAccountId": ACCOUNT, "QuantityAsDecimal": quantity,
     }])  # fmt: skip
 
@@ -69,7 +69,7 @@ def test_same_quantity_again_is_success_whatever_its_form(world):
 
 
 @pytest.mark.case("good_beside_bad_dimension")
-def test_one_unknown_dimension_costs_no_neighbour_its_bill(world):
+def test_one_unknown_dimension_costs_no_neighbor_its_bill(world):
     good = [f"d{place:03}" for place in range(25) if place != 13]
     world.sandbox.configure(dimensions=good)
     world.put(*some_records(25))
@@ -294,10 +294,10 @@ def test_a_status_that_nobody_knows_leaves_its_record_pending_and_no_other(world
 
 @pytest.mark.case("two_products")
 def test_no_call_carries_two_products(world):
-    licences = {LICENCE: "product-one", OTHER_LICENCE: "product-two"}
-    world.sandbox.configure(licenses=licences)
-    for licence, product in licences.items():
-        world.put(a_subscriber(licence, productCode=product), *some_records(30, licence=licence))
+    licenses = {LICENSE: "product-one", OTHER_LICENSE: "product-two"}
+    world.sandbox.configure(licenses=licenses)
+    for license, product in licenses.items():
+        world.put(a_subscriber(license, productCode=product), *some_records(30, license=license))
     assert world.meter().success
     assert sorted((call.records, call.outcome) for call in world.calls()) == [(5, "ok")] * 2 + [(25, "ok")] * 2
     assert all(call.product_code is None for call in world.calls())  # with a LicenseArn it would bill twice
@@ -305,17 +305,17 @@ def test_no_call_carries_two_products(world):
 
 
 @pytest.mark.case("two_products")
-def test_licences_of_one_product_share_their_calls(world):
-    for licence in (LICENCE, OTHER_LICENCE):
-        world.put(a_subscriber(licence, productCode="product-one"), *some_records(10, licence=licence))
+def test_licenses_of_one_product_share_their_calls(world):
+    for license in (LICENSE, OTHER_LICENSE):
+        world.put(a_subscriber(license, productCode="product-one"), *some_records(10, license=license))
     world.visit()
     assert [call.records for call in world.calls()] == [20]
 
 
 @pytest.mark.case("two_products")
-def test_without_a_known_product_each_licence_goes_by_itself(world):
-    world.sandbox.configure(licenses={LICENCE: "product-one", OTHER_LICENCE: "product-two"})
-    world.put(*some_records(10), *some_records(10, licence=OTHER_LICENCE))
+def test_without_a_known_product_each_license_goes_by_itself(world):
+    world.sandbox.configure(licenses={LICENSE: "product-one", OTHER_LICENSE: "product-two"})
+    world.put(*some_records(10), *some_records(10, license=OTHER_LICENSE))
     world.visit()
     assert [(call.records, call.outcome) for call in world.calls()] == [(10, "ok")] * 2
 
@@ -323,19 +323,19 @@ def test_without_a_known_product_each_licence_goes_by_itself(world):
 @pytest.mark.case("two_products")
 def test_the_default_product_is_for_subscribers_without_one(world):
     world.configure(product_code="product-one")
-    world.put(a_subscriber(OTHER_LICENCE, productCode="product-two"))
-    world.sandbox.configure(licenses={LICENCE: "product-one", OTHER_LICENCE: "product-two"})
-    world.put(*some_records(10), *some_records(10, licence=OTHER_LICENCE))
+    world.put(a_subscriber(OTHER_LICENSE, productCode="product-two"))
+    world.sandbox.configure(licenses={LICENSE: "product-one", OTHER_LICENSE: "product-two"})
+    world.put(*some_records(10), *some_records(10, license=OTHER_LICENSE))
     world.visit()
     assert [(call.records, call.outcome) for call in world.calls()] == [(10, "ok")] * 2
 
 
 @pytest.mark.case("two_products")
-def test_a_legacy_product_is_never_mixed_with_licences(world):
+def test_a_legacy_product_is_never_mixed_with_licenses(world):
     world.put(
         *some_records(3),
-        an_aggregate("2", licence="legacy-product", dimension="old", customerIdentifier="customer-one"),
-        an_aggregate("3", licence="legacy-product", dimension="older"),
+        an_aggregate("2", license="legacy-product", dimension="old", customerIdentifier="customer-one"),
+        an_aggregate("3", license="legacy-product", dimension="older"),
     )
     world.visit()
     assert sorted((call.records, call.product_code or "") for call in world.calls()) == [(2, "legacy-product"), (3, "")]
@@ -348,23 +348,23 @@ def test_a_legacy_product_is_never_mixed_with_licences(world):
 
 @pytest.mark.case("wrong_product_code")
 def test_a_failing_product_costs_no_other_product_its_bill(world):
-    licences = {LICENCE: "product-good", OTHER_LICENCE: "product-wrong"}
-    world.sandbox.configure(licenses=licences, failing_products=["product-wrong"])
-    for licence, product in licences.items():
-        world.put(a_subscriber(licence, productCode=product), *some_records(60, licence=licence))
+    licenses = {LICENSE: "product-good", OTHER_LICENSE: "product-wrong"}
+    world.sandbox.configure(licenses=licenses, failing_products=["product-wrong"])
+    for license, product in licenses.items():
+        world.put(a_subscriber(license, productCode=product), *some_records(60, license=license))
     outcome = world.meter()
     assert not outcome.success
     assert "InvalidProductCodeException" in outcome.message
     assert "product-wrong" in outcome.message
     assert "product-good" not in outcome.message
     assert world.record_statuses() == {"Success": 60, "pending": 60}
-    assert {record.license_arn for record in world.bill()} == {LICENCE}
+    assert {record.license_arn for record in world.bill()} == {LICENSE}
 
 
 @pytest.mark.case("wrong_product_code")
 def test_a_failing_product_is_tried_once_and_not_with_every_call(world, monkeypatch):
     the_order_of_calls_is_fixed(monkeypatch)
-    world.sandbox.configure(licenses={LICENCE: "product-wrong"}, failing_products=["product-wrong"])
+    world.sandbox.configure(licenses={LICENSE: "product-wrong"}, failing_products=["product-wrong"])
     world.put(a_subscriber(productCode="product-wrong"), *some_records(100))
     world.visit()
     assert [call.outcome for call in world.calls()] == ["InvalidProductCodeException"]
@@ -374,7 +374,7 @@ def test_a_failing_product_is_tried_once_and_not_with_every_call(world, monkeypa
 @pytest.mark.case("wrong_product_code")
 def test_a_failing_legacy_product_is_named_and_stays_pending(world):
     world.sandbox.configure(products=["known"])
-    world.put(an_aggregate("2", licence="unknown"), an_aggregate("3", licence="known", dimension="other"))
+    world.put(an_aggregate("2", license="unknown"), an_aggregate("3", license="known", dimension="other"))
     outcome = world.meter()
     assert "product unknown: InvalidProductCodeException" in outcome.message
     assert world.billed() == {"other": "3"}

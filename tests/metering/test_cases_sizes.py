@@ -7,7 +7,7 @@ import pytest
 
 from tests.items import (
     DIMENSION,
-    OTHER_LICENCE,
+    OTHER_LICENSE,
     a_usage,
     an_aggregate,
     an_allocation,
@@ -121,7 +121,7 @@ def test_an_aggregate_of_almost_400_kb_is_billed(world):
 
 @pytest.mark.case("many_pages")
 def test_an_hour_of_many_pages_is_found_and_billed_whole(world):
-    world.put(*some_usage(*["1"] * 3_000), *some_usage(*["2"] * 2_000, licence=OTHER_LICENCE))
+    world.put(*some_usage(*["1"] * 3_000), *some_usage(*["2"] * 2_000, license=OTHER_LICENSE))
     world.with_pages_of(700)
     visit = world.visit()
     assert visit.discovery.rows == 5_000
@@ -131,14 +131,14 @@ def test_an_hour_of_many_pages_is_found_and_billed_whole(world):
 
 
 @pytest.mark.case("many_pages")
-def test_pages_may_end_within_a_licence_and_a_group(world):
-    for licence in (OTHER_LICENCE, "legacy"):
-        world.put(*(a_usage(second, "1", licence=licence, dimension=f"d{second % 4}") for second in range(20)))
+def test_pages_may_end_within_a_license_and_a_group(world):
+    for license in (OTHER_LICENSE, "legacy"):
+        world.put(*(a_usage(second, "1", license=license, dimension=f"d{second % 4}") for second in range(20)))
     world.put(*(an_aggregate("3", dimension=f"direct{number}") for number in range(7)))
     world.with_pages_of(3)
     outcome = world.meter()
     assert outcome.success
     shown = outcome.metadata["pending_usage"]
-    assert (shown["rows"], shown["groups"], shown["licences"], shown["pending_aggregates"]) == (40, 8, 2, 7)
+    assert (shown["rows"], shown["groups"], shown["licenses"], shown["pending_aggregates"]) == (40, 8, 2, 7)
     assert len(world.bill()) == 15
     assert world.row_statuses() == {"Aggregated": 40}

@@ -12,7 +12,7 @@ from metering_dagster.core.aws import clients
 from metering_dagster.core.aws.dynamodb import TableShape, create_table
 from metering_dagster.devstack.sandbox import faults
 from metering_dagster.metering.stores import aggregated_table, subscribers_table, usage_table
-from tests.items import HOUR, LICENCE, OTHER_LICENCE, a_subscriber, a_usage, an_aggregate, some_usage
+from tests.items import HOUR, LICENSE, OTHER_LICENSE, a_subscriber, a_usage, an_aggregate, some_usage
 from tests.replier import Replier
 from tests.world import World
 
@@ -100,7 +100,7 @@ def test_a_wrong_key_schema_is_named(world, kind):
         world.put(a_usage(0, "1"))
     else:
         item = {
-            name: {"S": HOUR if name == "meteringPending" else LICENCE} for name in ("meteringPending", "licenseArn")
+            name: {"S": HOUR if name == "meteringPending" else LICENSE} for name in ("meteringPending", "licenseArn")
         }
         world.client.put_item(TableName=world.names["usage"], Item=item | {"somethingElse": {"S": "x"}})
     outcome = world.meter()
@@ -114,8 +114,8 @@ def test_a_wrong_key_schema_is_named(world, kind):
 
 def test_a_subscribers_table_that_is_not_there_costs_calls_and_no_usage(world):
     world.configure(subscribers_table="nowhere", product_code="product-one")
-    world.sandbox.configure(licenses={LICENCE: "product-one", OTHER_LICENCE: "product-two"})
-    world.put(an_aggregate("1"), an_aggregate("2", licence=OTHER_LICENCE, dimension="other"))
+    world.sandbox.configure(licenses={LICENSE: "product-one", OTHER_LICENSE: "product-two"})
+    world.put(an_aggregate("1"), an_aggregate("2", license=OTHER_LICENSE, dimension="other"))
     outcome = world.meter()
     assert outcome.success
     assert "the subscribers table nowhere (SUBSCRIBERS_TABLE)" in outcome.said
@@ -153,14 +153,14 @@ def test_an_unreachable_marketplace_leaves_everything_pending(busy_world, monkey
 @pytest.mark.parametrize(("code", "message", "words"), [
     ("ExpiredTokenException", "The security token included in the request is expired", ["Renew the credentials"]),
     ("UnrecognizedClientException", "The security token included in the request is invalid.", ["Renew"]),
-    ("AccessDeniedException", f"User is not authorized to perform: dynamodb:Query on {LICENCE} 444455556666",
+    ("AccessDeniedException", f"User is not authorized to perform: dynamodb:Query on {LICENSE} 444455556666",
      ["allow dynamodb:Query"]),
 ])  # fmt: skip
 def test_dynamodb_refuses_the_caller(busy_world, monkeypatch, code, message, words):
     with Replier(code, message) as replier:
         monkeypatch.setenv("AWS_ENDPOINT_URL_DYNAMODB", replier.url)
         said = fails_untouched(busy_world, code, "Query", "USAGE_TABLE", replier.url, "still pending", *words)
-    assert LICENCE not in said
+    assert LICENSE not in said
     assert "444455556666" not in said
 
 
@@ -303,8 +303,8 @@ def test_no_tag_of_a_run_names_a_buyer(busy_world):
 
 def test_what_a_run_says_of_a_buyer_is_masked(busy_world):
     said = busy_world.meter().said  # `meter` has looked through all of it for the whole names
-    assert busy_world.secrets == {LICENCE, "444455556666"}
-    assert "licence ****cdef, account ****6666" in said
+    assert busy_world.secrets == {LICENSE, "444455556666"}
+    assert "license ****cdef, account ****6666" in said
 
 
 def test_the_steps_of_an_hour_hand_nothing_on(busy_world, instance):
@@ -316,7 +316,7 @@ def test_the_steps_of_an_hour_hand_nothing_on(busy_world, instance):
 def test_words_of_others_are_masked_too(world):
     world.put(an_aggregate("1", dimension="d"))
     with (
-        Replier("InvalidLicenseException", f"{LICENCE} of 444455556666") as replier,
+        Replier("InvalidLicenseException", f"{LICENSE} of 444455556666") as replier,
         pytest.MonkeyPatch.context() as env,
     ):
         env.setenv("AWS_ENDPOINT_URL_MARKETPLACE_METERING", replier.url)

@@ -28,11 +28,11 @@ def test_an_error_is_told_on_one_line_masked_and_not_at_length():
 
 def test_a_failure_is_counted_and_named():
     failures = Failures()
-    failures.add("read", "licence ****cdef", KeyError("x"))
-    failures.add("recorded", "licence ****0001", ValueError("y"), items=25)
+    failures.add("read", "license ****cdef", KeyError("x"))
+    failures.add("recorded", "license ****0001", ValueError("y"), items=25)
     assert failures.total == 26
     assert failures.by_why == {"could not be read: KeyError: 'x'": 1, "could not be recorded: ValueError: y": 25}
-    assert failures.notes[0] == "licence ****cdef could not be read: KeyError: 'x'"
+    assert failures.notes[0] == "license ****cdef could not be read: KeyError: 'x'"
 
 
 def test_twenty_alike_in_a_row_rest_their_step_and_no_other():

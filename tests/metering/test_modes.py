@@ -11,9 +11,9 @@ from tests.items import (
     ACCOUNT,
     DIMENSION,
     HOUR,
-    LICENCE,
+    LICENSE,
     OTHER_ACCOUNT,
-    OTHER_LICENCE,
+    OTHER_LICENSE,
     a_subscriber,
     a_usage,
     an_aggregate,
@@ -45,8 +45,8 @@ def an_hour_of_every_kind(world: World) -> None:
         a_usage(0, "8", hour=NEXT_HOUR, dimension="elsewhere"),
         a_usage(0, "2", dimension="bad key", customerAWSAccountId=OTHER_ACCOUNT),
         *some_usage("9999999999", "1", dimension="too large"),
-        a_usage(0, "2", licence="legacy", dimension="old", customerIdentifier="customer-one"),
-        a_usage(0, "6", licence=OTHER_LICENCE, account=OTHER_ACCOUNT),
+        a_usage(0, "2", license="legacy", dimension="old", customerIdentifier="customer-one"),
+        a_usage(0, "6", license=OTHER_LICENSE, account=OTHER_ACCOUNT),
         an_aggregate("10", dimension="direct"), an_aggregate("-1", dimension="wrong"),
         an_aggregate("4", dimension="crashed"), *some_usage("1", "3", dimension="crashed"),
         a_subscriber(productCode="product-one"),
@@ -176,8 +176,8 @@ def test_live_does_all_of_it(world):
     assert outcome.metadata["metered_usage"]["mode"] == "live"
     billed = {(record.license_arn or "legacy", record.dimension): record.quantity for record in world.bill()}
     assert billed == {
-        (LICENCE, DIMENSION): "10", (LICENCE, "fraction"): "5", (LICENCE, "large"): "120", (LICENCE, "misfiled"): "8",
-        (LICENCE, "direct"): "10", (LICENCE, "crashed"): "4", ("legacy", "old"): "2", (OTHER_LICENCE, DIMENSION): "6",
+        (LICENSE, DIMENSION): "10", (LICENSE, "fraction"): "5", (LICENSE, "large"): "120", (LICENSE, "misfiled"): "8",
+        (LICENSE, "direct"): "10", (LICENSE, "crashed"): "4", ("legacy", "old"): "2", (OTHER_LICENSE, DIMENSION): "6",
     }  # fmt: skip
     assert world.row_statuses() == {
         "Aggregated": 4 + 1 + 120 + 2 + 1 + 1 + 2, "RejectedClientSide": 1 + 1 + 2, "pending": 3,

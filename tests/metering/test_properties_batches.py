@@ -11,17 +11,17 @@ from metering_dagster.core.hours import floor_hour
 from metering_dagster.metering.rules.aggregate_group import Aggregate
 from metering_dagster.metering.rules.batching import Batch, Lane, Products, cut_batches
 from metering_dagster.metering.rules.usage_record import api_record, identity
-from tests.metering.builders import DECIMAL, INTEGER, LICENCE, NOW, a_key, an_aggregate, longest_allocations
+from tests.metering.builders import DECIMAL, INTEGER, LICENSE, NOW, a_key, an_aggregate, longest_allocations
 
 SLACK = 2_000
 """More than what a request holds beside its records: their list's name and the product code."""
-licences = st.sampled_from([LICENCE, f"{LICENCE}x", "prod-1"])
+licenses = st.sampled_from([LICENSE, f"{LICENSE}x", "prod-1"])
 records = st.builds(
-    lambda licence, number, back, buckets: Aggregate(
-        a_key(license_arn=licence, dimension=f"d{number}", hour=floor_hour(NOW) - timedelta(hours=back)),
+    lambda license, number, back, buckets: Aggregate(
+        a_key(license_arn=license, dimension=f"d{number}", hour=floor_hour(NOW) - timedelta(hours=back)),
         Decimal(buckets), longest_allocations(buckets) if buckets else None, None,
     ),
-    licences, st.integers(0, 30), st.integers(1, 3), st.sampled_from([0, 0, 0, 0, 0, 120, 240]),
+    licenses, st.integers(0, 30), st.integers(1, 3), st.sampled_from([0, 0, 0, 0, 0, 120, 240]),
 )  # fmt: skip
 modes = st.sampled_from([DECIMAL, INTEGER])
 
@@ -32,7 +32,7 @@ def request_bytes(records, quantities) -> int:
 
 
 @settings(max_examples=40)
-@given(st.lists(records, max_size=90), st.dictionaries(st.just((LICENCE, a_key().account)), st.just("p")), modes)
+@given(st.lists(records, max_size=90), st.dictionaries(st.just((LICENSE, a_key().account)), st.just("p")), modes)
 def test_a_call_is_closed_only_where_the_next_record_does_not_fit(some, codes, quantities):
     batches = cut_batches(some, Products(codes), frozenset(), NOW, quantities)
     before: dict[tuple[Lane, str], Batch] = {}

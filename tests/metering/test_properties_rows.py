@@ -20,7 +20,7 @@ from metering_dagster.metering.rules.quantities import (
 from metering_dagster.metering.rules.raw_row import RawRow, Usage, group_of, judge, key_fault, parse_timestamp
 from metering_dagster.metering.rules.statuses import Reason
 from metering_dagster.metering.rules.usage_record import StoredAggregate, api_allocations, api_record, judge_aggregate
-from tests.metering.builders import DECIMAL, INTEGER, LICENCE, NOW, a_key, a_row, an_allocation
+from tests.metering.builders import DECIMAL, INTEGER, LICENSE, NOW, a_key, a_row, an_allocation
 
 modes = st.sampled_from([DECIMAL, INTEGER])
 numbers = st.one_of(
@@ -93,7 +93,7 @@ def test_a_number_is_written_as_plain_digits_that_mean_the_same(value):
 absent = st.none() | st.none() | st.none() | stored
 """Mostly: else hardly anything would come as far as its quantity."""
 any_rows = st.builds(
-    RawRow, st.just(LICENCE), sort_keys, absent, absent, absent, numbers | stored, st.none() | allocations,
+    RawRow, st.just(LICENSE), sort_keys, absent, absent, absent, numbers | stored, st.none() | allocations,
     pending=st.just("2026-11-28T10"),
 )  # fmt: skip
 
@@ -102,7 +102,7 @@ any_rows = st.builds(
 def test_any_row_states_a_usage_or_has_a_reason(row, quantities):
     found, sort_key = judge(row, quantities), row.sort_key
     fault = key_fault(sort_key, row.account, row.dimension, row.timestamp)
-    assert (group_of(LICENCE, sort_key) is None) == (
+    assert (group_of(LICENSE, sort_key) is None) == (
         key_fault(sort_key) in (Reason.MALFORMED_SORT_KEY, Reason.MALFORMED_TIMESTAMP)
     )
     if fault is not None:
@@ -110,7 +110,7 @@ def test_any_row_states_a_usage_or_has_a_reason(row, quantities):
     elif (number := fault_by_the_text(row.quantity, quantities)) is not None:
         assert found is number
     elif isinstance(found, Usage):
-        key = group_of(LICENCE, sort_key)
+        key = group_of(LICENSE, sort_key)
         instant = parse_timestamp(sort_key.rpartition("#")[2])
         assert key is not None
         assert instant == key.hour + timedelta(seconds=found.second)
@@ -191,10 +191,10 @@ def test_a_record_reads_back_out_of_what_is_stored_of_it(parts, whole, quantitie
 
 
 any_records = st.builds(
-    lambda licence, *attributes: StoredAggregate(
-        licence, a_key(license_arn=licence).prefix, *attributes, pending=a_key().bucket
+    lambda license, *attributes: StoredAggregate(
+        license, a_key(license_arn=license).prefix, *attributes, pending=a_key().bucket
     ),
-    st.sampled_from([LICENCE, "prod-1"]), absent, absent, absent, numbers | stored, st.none() | allocations, absent,
+    st.sampled_from([LICENSE, "prod-1"]), absent, absent, absent, numbers | stored, st.none() | allocations, absent,
 )  # fmt: skip
 
 

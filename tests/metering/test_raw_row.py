@@ -25,7 +25,7 @@ from tests.metering.builders import (
     DECIMAL,
     DIMENSION,
     INTEGER,
-    LICENCE,
+    LICENSE,
     TWO_BACK,
     a_key,
     a_rejected_row,
@@ -73,11 +73,11 @@ def test_what_is_no_timestamp(text):
 
 
 def test_a_row_belongs_to_the_hour_of_its_key_whatever_it_is_filed_under():
-    assert group_of(LICENCE, KEY) == a_key()
-    assert group_of(LICENCE, f"{ACCOUNT}#{DIMENSION}#2026-11-28T10:59:59") == a_key()
-    assert group_of(LICENCE, f"{ACCOUNT}#{DIMENSION}#2026-11-28T11:00:00") != a_key()
-    assert group_of(LICENCE, "two#segments") is None
-    assert group_of(LICENCE, f"{ACCOUNT}#{DIMENSION}#now") is None
+    assert group_of(LICENSE, KEY) == a_key()
+    assert group_of(LICENSE, f"{ACCOUNT}#{DIMENSION}#2026-11-28T10:59:59") == a_key()
+    assert group_of(LICENSE, f"{ACCOUNT}#{DIMENSION}#2026-11-28T11:00:00") != a_key()
+    assert group_of(LICENSE, "two#segments") is None
+    assert group_of(LICENSE, f"{ACCOUNT}#{DIMENSION}#now") is None
 
 
 def test_a_group_says_its_prefix_and_whether_it_is_legacy():

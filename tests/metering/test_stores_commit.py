@@ -22,8 +22,8 @@ from tests.items import (
     ACCOUNT,
     DIMENSION,
     HOUR,
-    LICENCE,
-    OTHER_LICENCE,
+    LICENSE,
+    OTHER_LICENSE,
     a_usage,
     an_aggregate,
     an_allocation,
@@ -31,7 +31,7 @@ from tests.items import (
     some_usage,
 )
 
-KEY = GroupKey(LICENCE, ACCOUNT, DIMENSION, parse_bucket(HOUR))
+KEY = GroupKey(LICENSE, ACCOUNT, DIMENSION, parse_bucket(HOUR))
 READY_SECONDS = 60
 
 
@@ -74,7 +74,7 @@ def test_the_first_commit_wins(world, tables, rows):
     assert world.dump() == before
 
 
-def test_a_refused_group_does_not_stop_its_neighbours(world, tables):
+def test_a_refused_group_does_not_stop_its_neighbors(world, tables):
     keys = [replace(KEY, dimension=f"d{number:02}") for number in range(40)]
     world.put(*(a_usage(second, "1", dimension=key.dimension) for key in keys for second in range(5)))
     commits = [commit_of(tables, key, world.clock.now) for key in keys]
@@ -185,8 +185,8 @@ def test_what_was_counted_is_never_pending(world, tables):
     assert "meteringPending" not in ours[0]
     assert int(ours[0]["ttl"]["N"]) > KEY.hour.timestamp() + 30 * 3600
     index = world.client.scan(TableName=world.names["aggregated"], IndexName="metering_pending")["Items"]
-    assert [item["licenseArn"]["S"] for item in index] == [LICENCE]
-    assert [stored.license_arn for stored in tables.aggregated.pending(HOUR)] == [LICENCE]
+    assert [item["licenseArn"]["S"] for item in index] == [LICENSE]
+    assert [stored.license_arn for stored in tables.aggregated.pending(HOUR)] == [LICENSE]
     assert tables.aggregated.count_pending(HOUR) == 1
 
 
@@ -211,13 +211,13 @@ def test_an_aggregate_of_others_of_any_type_counts_as_committed(world, tables, q
 
 def test_pending_reads_every_page_and_believes_the_base_table(world, tables):
     world.put(*(an_aggregate("1", dimension=f"d{number:03}") for number in range(230)))
-    world.put(*(an_aggregate("1", dimension="x", licence=OTHER_LICENCE, status="Success") for _ in range(1)))
+    world.put(*(an_aggregate("1", dimension="x", license=OTHER_LICENSE, status="Success") for _ in range(1)))
     world.with_pages_of(70)
     world.meanwhile(lambda: world.put(an_aggregate("1", dimension="d007", status="Success")), "BatchGetItem")
     found = [stored.dimension for stored in tables.aggregated.pending(HOUR)]
     assert len(found) == len(set(found)) == 229
     assert "d007" not in found
-    assert len(list(tables.aggregated.pending(HOUR, [OTHER_LICENCE]))) == 0
+    assert len(list(tables.aggregated.pending(HOUR, [OTHER_LICENSE]))) == 0
 
 
 @pytest.mark.lengthy
@@ -237,7 +237,7 @@ def test_pending_reads_more_than_a_megabyte_at_a_time(world, tables):
 ], ids=str)  # fmt: skip
 def test_an_end_is_written_only_where_the_record_is_still_what_was_sent(world, tables, change, written):
     world.put(an_aggregate("10"))
-    end = RecordEnd(LICENCE, KEY.prefix, HOUR, tables_quantity(tables), RecordStatus.SUCCESS, record_id="id-1")
+    end = RecordEnd(LICENSE, KEY.prefix, HOUR, tables_quantity(tables), RecordStatus.SUCCESS, record_id="id-1")
     world.put(an_aggregate(**{"quantity": "10", **change}))
     assert tables.aggregated.record([end], world.clock.now) == [written]
 
@@ -260,7 +260,7 @@ def test_an_end_of_a_deleted_record_does_not_bring_it_back(world, tables):
     world.put(an_aggregate("10"))
     (stored,) = tables.aggregated.pending(HOUR)
     world.delete(an_aggregate())
-    end = RecordEnd(LICENCE, KEY.prefix, HOUR, stored.quantity, RecordStatus.SUCCESS)
+    end = RecordEnd(LICENSE, KEY.prefix, HOUR, stored.quantity, RecordStatus.SUCCESS)
     assert tables.aggregated.record([end], world.clock.now) == [False]
     assert world.aggregates() == []
 
@@ -280,9 +280,9 @@ def test_a_new_end_forgets_the_reason_of_the_last(world, tables):
     ({"customerAWSAccountId": "1"}, "SortKeyMismatch"), ({"allocations": {"S": "x"}}, "MalformedAllocations"),
     ({"allocations": [an_allocation("3")]}, "AllocationSumMismatch"),
     ({"allocations": [an_allocation("5", a="b"), an_allocation("5", a="b")]}, "MalformedAllocations"),
-    ({"account": "x" * 12}, "InvalidCustomerAWSAccountId"), ({"licence": "arn:nothing"}, "InvalidLicenseArn"),
+    ({"account": "x" * 12}, "InvalidCustomerAWSAccountId"), ({"license": "arn:nothing"}, "InvalidLicenseArn"),
 ], ids=str)  # fmt: skip
-def test_a_direct_submit_that_breaks_the_contract_is_rejected_and_its_neighbour_billed(world, changes, reason):
+def test_a_direct_submit_that_breaks_the_contract_is_rejected_and_its_neighbor_billed(world, changes, reason):
     bad = an_aggregate(**{"quantity": "10", **changes})
     world.put(bad, an_aggregate("2", dimension="other"))
     world.visit()

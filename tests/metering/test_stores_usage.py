@@ -11,9 +11,9 @@ from metering_dagster.metering.rules.statuses import RawStatus
 from metering_dagster.metering.stores.usage_table import IndexedRow, RowEnd
 from tests.conftest import MINISTACK
 from tests.contracts.engines import deviates
-from tests.items import ACCOUNT, DIMENSION, HOUR, LICENCE, OTHER_LICENCE, a_usage, an_allocation, some_usage
+from tests.items import ACCOUNT, DIMENSION, HOUR, LICENSE, OTHER_LICENSE, a_usage, an_allocation, some_usage
 
-KEY = GroupKey(LICENCE, ACCOUNT, DIMENSION, parse_bucket(HOUR))
+KEY = GroupKey(LICENSE, ACCOUNT, DIMENSION, parse_bucket(HOUR))
 ODD = [
     {"NULL": True}, {"BOOL": False}, {"S": ""}, {"S": "5"}, {"B": b"\x00\xff"}, {"L": []}, {"M": {}},
     {"L": [{"NULL": True}, {"M": {"a": {"L": [{"N": "1.50"}, {"BOOL": True}]}}}]},
@@ -28,20 +28,20 @@ def usage(world):
 
 def test_every_page_of_the_index_is_read(world, usage):
     world.put(
-        *some_usage(*["1"] * 23), *some_usage(*["1"] * 17, licence=OTHER_LICENCE), a_usage(0, hour="2026-11-28T09")
+        *some_usage(*["1"] * 23), *some_usage(*["1"] * 17, license=OTHER_LICENSE), a_usage(0, hour="2026-11-28T09")
     )
     world.with_pages_of(4)
     assert len(list(usage.pending_rows(HOUR))) == 40
     assert usage.count_pending(HOUR) == 40
-    assert len(list(usage.pending_rows(HOUR, [OTHER_LICENCE]))) == 17
+    assert len(list(usage.pending_rows(HOUR, [OTHER_LICENSE]))) == 17
     assert sorted(count for _, count in usage.pending_groups(HOUR)) == [17, 23]
     assert len(usage.group_rows(KEY)) == 23
 
 
 @pytest.mark.lengthy
 def test_every_page_of_a_megabyte_is_read(world, usage, request):
-    licence, dimension = LICENCE.ljust(1_000, "x"), "d" * 255
-    world.put(*some_usage(*["1"] * 800, licence=licence, dimension=dimension))
+    license, dimension = LICENSE.ljust(1_000, "x"), "d" * 255
+    world.put(*some_usage(*["1"] * 800, license=license, dimension=dimension))
     asked = []
     usage.client.meta.events.register("before-call.dynamodb.Query", lambda **_: asked.append(1))
     assert len({row.sort_key for row in usage.pending_rows(HOUR)}) == 800
@@ -49,13 +49,13 @@ def test_every_page_of_a_megabyte_is_read(world, usage, request):
         assert len(asked) >= 2
     assert usage.count_pending(HOUR) == 800
     assert [count for _, count in usage.pending_groups(HOUR)] == [800]
-    assert len(usage.group_rows(GroupKey(licence, ACCOUNT, dimension, KEY.hour))) == 800
+    assert len(usage.group_rows(GroupKey(license, ACCOUNT, dimension, KEY.hour))) == 800
 
 
-def test_groups_come_licence_after_licence_each_once(world, usage):
-    licences = [f"{LICENCE}{letter}" for letter in "cab"]
-    for licence in licences:
-        world.put(*(a_usage(n, licence=licence, dimension=f"d{n % 5}", account=str(n % 3)) for n in range(60)))
+def test_groups_come_license_after_license_each_once(world, usage):
+    licenses = [f"{LICENSE}{letter}" for letter in "cab"]
+    for license in licenses:
+        world.put(*(a_usage(n, license=license, dimension=f"d{n % 5}", account=str(n % 3)) for n in range(60)))
     world.with_pages_of(7)
     groups = list(usage.pending_groups(HOUR))
     assert [key.license_arn for key, _ in groups] == sorted(key.license_arn for key, _ in groups)
@@ -76,7 +76,7 @@ def test_a_row_is_only_ended_as_long_as_it_is_what_was_read(world, usage):
     assert world.row(2) == {}
 
 
-def test_refused_rows_do_not_stop_their_neighbours_in_any_transaction(world, usage):
+def test_refused_rows_do_not_stop_their_neighbors_in_any_transaction(world, usage):
     world.put(*some_usage(*["1"] * 250))
     rows = usage.group_rows(KEY)
     changed = {0, 57, 99, 100, 101, 249}
@@ -98,13 +98,13 @@ def test_a_row_of_any_odd_type_is_read_and_ended(world, usage, name):
     assert world.row_statuses() == {"RejectedClientSide": len(values)}
 
 
-def test_a_legacy_row_of_any_odd_type_stops_no_neighbour(world):
+def test_a_legacy_row_of_any_odd_type_stops_no_neighbor(world):
     for number, value in enumerate(ODD):
         world.put(
-            a_usage(0, "1", licence="legacy", dimension=f"d{number}", customerIdentifier=value),
-            a_usage(1, "1", licence="legacy", dimension=f"d{number}", customerIdentifier="somebody"),
+            a_usage(0, "1", license="legacy", dimension=f"d{number}", customerIdentifier=value),
+            a_usage(1, "1", license="legacy", dimension=f"d{number}", customerIdentifier="somebody"),
         )
-    world.put(a_usage(0, "2", licence="legacy", dimension="good"))
+    world.put(a_usage(0, "2", license="legacy", dimension="good"))
     world.visit()
     assert ("good", "2") in {(record.dimension, record.quantity) for record in world.bill()}
 
@@ -146,7 +146,7 @@ def test_a_refiled_row_is_pending_without_a_status(world, usage):
 
 def test_rows_that_are_gone_are_left_out(world, usage):
     world.put(*some_usage(*["1"] * 150))
-    wanted = [IndexedRow(LICENCE, row.sort_key, None, None) for row in usage.group_rows(KEY)]
+    wanted = [IndexedRow(LICENSE, row.sort_key, None, None) for row in usage.group_rows(KEY)]
     world.delete(a_usage(7))
     assert len(usage.rows(wanted)) == 149
     assert usage.rows([]) == []
@@ -154,7 +154,7 @@ def test_rows_that_are_gone_are_left_out(world, usage):
 
 def test_a_batch_that_is_read_in_part_is_asked_for_again(world, usage):
     world.put(*some_usage(*["1"] * 50))
-    wanted = [IndexedRow(LICENCE, row.sort_key, None, None) for row in usage.group_rows(KEY)]
+    wanted = [IndexedRow(LICENSE, row.sort_key, None, None) for row in usage.group_rows(KEY)]
     asked = []
 
     def leave_some(params, **_):
@@ -179,5 +179,5 @@ def test_a_group_s_prefix_reads_its_rows_consistently_and_exactly(world, usage):
         *some_usage("1", "2.50"), a_usage(0, "4", dimension=f"{DIMENSION}#x"), a_usage(0, "8", hour="2026-11-28T11")
     )
     assert [row.quantity for row in usage.group_rows(KEY)] == [Decimal(1), Decimal("2.50")]
-    later = GroupKey(LICENCE, ACCOUNT, DIMENSION, KEY.hour + timedelta(hours=1))
+    later = GroupKey(LICENSE, ACCOUNT, DIMENSION, KEY.hour + timedelta(hours=1))
     assert [row.quantity for row in usage.group_rows(later)] == [8]

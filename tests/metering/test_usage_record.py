@@ -19,7 +19,7 @@ from tests.metering.builders import (
     DECIMAL,
     DIMENSION,
     INTEGER,
-    LICENCE,
+    LICENSE,
     NOW,
     TWO_BACK,
     a_key,
@@ -136,9 +136,9 @@ def test_only_a_legacy_record_has_a_customers_identifier():
 # Its shape in the API.
 
 
-def test_a_record_carries_licence_and_account_and_a_decimal_text():
+def test_a_record_carries_license_and_account_and_a_decimal_text():
     assert api_record(an_aggregate("17.0"), DECIMAL) == {
-        "Timestamp": TWO_BACK, "Dimension": DIMENSION, "CustomerAWSAccountId": ACCOUNT, "LicenseArn": LICENCE,
+        "Timestamp": TWO_BACK, "Dimension": DIMENSION, "CustomerAWSAccountId": ACCOUNT, "LicenseArn": LICENSE,
         "QuantityAsDecimal": "17",
     }  # fmt: skip
 
@@ -160,19 +160,19 @@ def test_a_record_and_its_allocations_have_one_kind_of_quantity(quantities, suff
     (ACCOUNT, "buyer", {"CustomerIdentifier": "buyer"}), ("", "buyer", {"CustomerIdentifier": "buyer"}),
     (ACCOUNT, None, {"CustomerAWSAccountId": ACCOUNT}), (ACCOUNT, "", {"CustomerAWSAccountId": ACCOUNT}),
 ])  # fmt: skip
-def test_a_legacy_record_carries_the_identifier_else_the_account_and_no_licence(account, identifier, carried):
+def test_a_legacy_record_carries_the_identifier_else_the_account_and_no_license(account, identifier, carried):
     record = api_record(an_aggregate(license_arn="prod-1", account=account, customer_identifier=identifier), DECIMAL)
     buyers = ("CustomerIdentifier", "CustomerAWSAccountId", "LicenseArn", "ProductCode")
     assert {name: value for name, value in record.items() if name in buyers} == carried
 
 
-def test_an_identity_is_buyer_licence_dimension_and_hour():
+def test_an_identity_is_buyer_license_dimension_and_hour():
     record = api_record(an_aggregate(), DECIMAL)
     echoed = {**record, "Timestamp": record["Timestamp"] + timedelta(minutes=59), "QuantityAsDecimal": "9"}
-    assert identity(echoed) == identity(record) == (LICENCE, ACCOUNT, DIMENSION, TWO_BACK)
+    assert identity(echoed) == identity(record) == (LICENSE, ACCOUNT, DIMENSION, TWO_BACK)
     others = [
         an_aggregate(account="1"), an_aggregate(dimension="API_calls"), an_aggregate(hour=TWO_BACK - HOUR),
-        an_aggregate(license_arn="prod-1"), an_aggregate(license_arn=f"{LICENCE}x"),
+        an_aggregate(license_arn="prod-1"), an_aggregate(license_arn=f"{LICENSE}x"),
     ]  # fmt: skip
     assert len({identity(record), *(identity(api_record(other, DECIMAL)) for other in others)}) == 6
 

@@ -32,7 +32,7 @@ def tell(ledger: Ledger, run: str, *entries: Entry, hour: str = HOUR) -> None:
 
 
 def an_entry(kind: Kind, outcome: Outcome, quantity: str, dimension: str = "api-calls", **more: object) -> Entry:
-    return Entry(kind.value, outcome.value, "licence", "account", dimension, Decimal(quantity), **more)
+    return Entry(kind.value, outcome.value, "license", "account", dimension, Decimal(quantity), **more)
 
 
 def lines(ledger: Ledger) -> set[tuple[str, str, int, Decimal]]:

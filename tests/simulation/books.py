@@ -14,7 +14,7 @@ from decimal import Decimal
 from typing import Any, NamedTuple
 
 Group = tuple[str, str, str, str]
-"""Licence, account, dimension, hour bucket."""
+"""License, account, dimension, hour bucket."""
 HOUR = 3600.0
 _LOG = 40
 
@@ -226,9 +226,9 @@ class Books:
 
     def identifier_of(self, group: GroupBook) -> str | None:
         """The customer identifier that its rows name."""
-        licence, account, *_ = group.name
+        license, account, *_ = group.name
         for (product, name), accounts in self.identifiers.items():
-            if product == licence and account in accounts:
+            if product == license and account in accounts:
                 return name
         return None
 
@@ -239,8 +239,8 @@ class Books:
 
     def twins_of(self, group: GroupBook) -> list[GroupBook]:
         """The others that the service takes for the same record as this one."""
-        identifier, (licence, _, *rest) = self.identifier_of(group), group.name
-        return [each for each in self.of_customer(licence, identifier or "", *rest) if each is not group]
+        identifier, (license, _, *rest) = self.identifier_of(group), group.name
+        return [each for each in self.of_customer(license, identifier or "", *rest) if each is not group]
 
     def find(self, hash_key: str, sort_key: str) -> GroupBook | None:
         """The group whose aggregate has this key."""

@@ -1,6 +1,6 @@
-"""Buyers: who they are, when their licences end, and the events that tell of it, late, doubled and out of order.
+"""Buyers: who they are, when their licenses end, and the events that tell of it, late, doubled and out of order.
 
-Belongs here: the marketplace's side of a licence's life. Does not: what the pipeline makes of events (judge checks it).
+Belongs here: the marketplace's side of a license's life. Does not: what the pipeline makes of events (judge checks it).
 """
 
 import json
@@ -23,7 +23,7 @@ UPDATED, DEPROVISIONED = "License Updated", "License Deprovisioned"
 
 @dataclass
 class Ending:
-    """The end of one licence."""
+    """The end of one license."""
 
     at: float
     """When it was deprovisioned: the earliest time that an event states."""
@@ -34,7 +34,7 @@ class Ending:
 
 
 def some_buyers(chance: random.Random) -> list[Buyer]:
-    """Licences of two products, one of which two accounts share; one whose product is not known; a legacy customer."""
+    """Licenses of two products, one of which two accounts share; one whose product is not known; a legacy customer."""
     numbers = chance.sample(range(100000, 999999), 8)
     arns = [f"arn:aws:license-manager::{number}654321:license:l-{number:032x}" for number in numbers[:6]]
     products = ["prod-a", "prod-a", "prod-b", "prod-b", "prod-default", "prod-a"]
@@ -47,7 +47,7 @@ def some_buyers(chance: random.Random) -> list[Buyer]:
 
 
 class Market:
-    """Tells the service and the queue what happens to licences."""
+    """Tells the service and the queue what happens to licenses."""
 
     def __init__(
         self,
@@ -68,15 +68,15 @@ class Market:
         """Bodies that were sent, and that no reader can make sense of."""
 
     def begin(self) -> None:
-        """Plan all that happens to licences."""
+        """Plan all that happens to licenses."""
         dead = self.queues.create(_DEAD)
         assert dead
         policy = {"deadLetterTargetArn": f"arn:aws:sqs:us-east-1:000000000000:{_DEAD}", "maxReceiveCount": "20"}
         self.queues.create(QUEUE, VisibilityTimeout="300", RedrivePolicy=json.dumps(policy))
-        licences = {buyer.licence: buyer.product for buyer in self.buyers if not buyer.is_legacy}
+        licenses = {buyer.license: buyer.product for buyer in self.buyers if not buyer.is_legacy}
         if self.chance.random() < 0.3:
             self.unsubscribed = {self.chance.choice([b for b in self.buyers if not b.is_legacy]).account}
-        self.service.configure(licenses=licences, dimensions=sorted(DIMENSIONS), unsubscribed=sorted(self.unsubscribed))
+        self.service.configure(licenses=licenses, dimensions=sorted(DIMENSIONS), unsubscribed=sorted(self.unsubscribed))
         start = self.plan.start.timestamp()
         if self.plan.partial:
             self._subscribe_late()
@@ -85,12 +85,12 @@ class Market:
                 self._send(UPDATED, start - 60, start - 50, buyer)
         if "ends" in self.plan.quiet:
             return
-        # A licence that two accounts share never ends here: the service knows one end for both.
-        shared = self.buyers[0].licence
-        alone = [b for b in self.buyers if not b.is_legacy and b.licence != shared]
+        # A license that two accounts share never ends here: the service knows one end for both.
+        shared = self.buyers[0].license
+        alone = [b for b in self.buyers if not b.is_legacy and b.license != shared]
         for buyer in self.chance.sample(alone, self.chance.randint(1, 4)):
             self._end(buyer, start + self.chance.uniform(3, self.plan.hours) * HOUR)
-        self._move_some([buyer for buyer in alone if (buyer.licence, buyer.account) not in self.endings])
+        self._move_some([buyer for buyer in alone if (buyer.license, buyer.account) not in self.endings])
         for _ in range(2):
             body = "no event at all" if self.chance.random() < 0.5 else json.dumps({"detail-type": UPDATED})
             self.no_events.append(body)
@@ -105,7 +105,7 @@ class Market:
         chance = random.Random(f"subscriptions {self.plan.seed}")
         first = self.plan.start.timestamp() // HOUR
         since = {
-            buyer.licence: datetime.fromtimestamp(int((first + chance.uniform(0, 30)) * HOUR), UTC)
+            buyer.license: datetime.fromtimestamp(int((first + chance.uniform(0, 30)) * HOUR), UTC)
             for buyer in chance.sample([buyer for buyer in self.buyers[1:] if not buyer.is_legacy], 3)
         }
         self.service.configure(subscribed_from=since)
@@ -115,7 +115,7 @@ class Market:
         chance = random.Random(f"moves {self.plan.seed}")
         known = [buyer for buyer in buyers if buyer.product != "prod-default"]
         for buyer in chance.sample(known, min(self.plan.moves, len(known))):
-            key, old = (buyer.licence, buyer.account), _agreement(buyer)
+            key, old = (buyer.license, buyer.account), _agreement(buyer)
             at = self.plan.start.timestamp() + chance.uniform(1, self.plan.hours) * HOUR
             for number in range(chance.choice((1, 1, 2))):
                 at += number * chance.uniform(60, 5 * HOUR)
@@ -136,7 +136,7 @@ class Market:
     def _end(self, buyer: Buyer, at: float) -> None:
         chance = self.chance
         at = float(int(at))
-        ending = self.endings[buyer.licence, buyer.account] = Ending(at, {at})
+        ending = self.endings[buyer.license, buyer.account] = Ending(at, {at})
 
         def deprovision() -> None:
             known = {arn: datetime.fromtimestamp(e.at, UTC) for (arn, _), e in self.endings.items()
@@ -170,8 +170,8 @@ class Market:
     ) -> None:
         chance = chance or self.chance
         if kind == DEPROVISIONED:
-            self.endings[buyer.licence, buyer.account].told.append((arrives, float(int(time))))
-        arn = buyer.licence.removeprefix("arn:") if chance.random() < 0.1 else buyer.licence
+            self.endings[buyer.license, buyer.account].told.append((arrives, float(int(time))))
+        arn = buyer.license.removeprefix("arn:") if chance.random() < 0.1 else buyer.license
         detail: dict[str, Any] = {
             "acceptor": {"accountId": buyer.account},
             "agreement": {"id": agreement or _agreement(buyer)},
@@ -193,4 +193,4 @@ class Market:
 
 def _agreement(buyer: Buyer) -> str:
     """The first agreement of a license."""
-    return f"agmt-{buyer.licence[-12:]}-{buyer.account[-4:]}"
+    return f"agmt-{buyer.license[-12:]}-{buyer.account[-4:]}"

@@ -84,12 +84,12 @@ class Teller:
             raise Violation("f", f"{errand.name} mixed products in one call")
 
     def _group(self, request: Mapping[str, Any], record: Mapping[str, Any]) -> GroupBook:
-        licence = record.get("LicenseArn") or request.get("ProductCode", "")
+        license = record.get("LicenseArn") or request.get("ProductCode", "")
         account, hour = record.get("CustomerAWSAccountId"), bucket_of(record["Timestamp"].timestamp())
         if account is not None:
-            group = self.books.groups.get((licence, account, record["Dimension"], hour))
+            group = self.books.groups.get((license, account, record["Dimension"], hour))
         else:
-            these = self.books.of_customer(licence, record["CustomerIdentifier"], record["Dimension"], hour)
+            these = self.books.of_customer(license, record["CustomerIdentifier"], record["Dimension"], hour)
             these.sort(key=lambda group: (not _is_known(group, _quantity(record)), group.status is not None))
             group = these[0] if these else None
         if group is None:
@@ -144,9 +144,9 @@ class Teller:
 
 
 def _identity(request: Mapping[str, Any], record: Mapping[str, Any]) -> _Identity:
-    licence = record.get("LicenseArn") or request.get("ProductCode", "")
+    license = record.get("LicenseArn") or request.get("ProductCode", "")
     buyer = record.get("CustomerAWSAccountId") or record["CustomerIdentifier"]
-    return licence, buyer, record["Dimension"], bucket_of(record["Timestamp"].timestamp())
+    return license, buyer, record["Dimension"], bucket_of(record["Timestamp"].timestamp())
 
 
 def _of_line(line: BilledRecord) -> _Identity:
@@ -193,12 +193,12 @@ def _faults(request: Mapping[str, Any], record: Mapping[str, Any]) -> list[str]:
     stamp = record["Timestamp"]
     if not isinstance(stamp, datetime) or stamp.tzinfo is None:
         found.append("its time is none")
-    licence, account = record.get("LicenseArn"), record.get("CustomerAWSAccountId")
-    if licence is not None:
+    license, account = record.get("LicenseArn"), record.get("CustomerAWSAccountId")
+    if license is not None:
         if "ProductCode" in request:
-            found.append("the call names a product as well as a licence")
-        if not _ARN.fullmatch(licence) or not (account or "").isdigit() or "CustomerIdentifier" in record:
-            found.append("licence or account are malformed")
+            found.append("the call names a product as well as a license")
+        if not _ARN.fullmatch(license) or not (account or "").isdigit() or "CustomerIdentifier" in record:
+            found.append("license or account are malformed")
     elif "ProductCode" not in request or bool(account) == bool(record.get("CustomerIdentifier")):
         found.append("it names no product, or not one customer")
     allocations = record.get("UsageAllocations")

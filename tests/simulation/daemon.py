@@ -224,7 +224,7 @@ class Daemon:
             self.says(str(error))
             due = True
         if due:
-            self.ask(Run("finalize_deprovisioned", "deprovision", runs.finalise))
+            self.ask(Run("finalize_deprovisioned", "deprovision", runs.finalize))
 
     def _look_for_events(self, deployment: SimulatedDeployment, errand: Errand) -> None:
         name = "apply_marketplace_events"

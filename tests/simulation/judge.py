@@ -188,8 +188,8 @@ class Judge:
 
         Not where somebody else was at the group meanwhile: what was read no longer stands there.
         """
-        version, (licence, *parts) = row.now, group.name
-        read_at, _ = errand.reads.get((licence, "#".join(parts)), (0.0, 0.0))
+        version, (license, *parts) = row.now, group.name
+        read_at, _ = errand.reads.get((license, "#".join(parts)), (0.0, 0.0))
         for other in (each for row in group.rows.values() for each in row.versions):
             if other.fault == "SortKeyMismatch":
                 return  # whether another pipeline takes such a row for one of this group, nobody can say
@@ -387,9 +387,9 @@ class Judge:
 
     def _was_due(self, errand: Errand, group: GroupBook, read_at: float, quantity: Decimal) -> None:
         """A held group, and one that sums to zero, go at their last call only."""
-        licence, account, _, bucket = group.name
+        license, account, _, bucket = group.name
         last = is_last_call(bucket, self.kernel.now)
-        end = self.expiry_ends.get((licence, account))
+        end = self.expiry_ends.get((license, account))
         last = last or (end is not None and self.kernel.now >= end - 600)
         if not last and group.is_held(read_at):
             raise Violation("d", f"{errand.name} ended a hold before the last call", group)
@@ -411,7 +411,7 @@ class Judge:
         was, status = _text(before, "subscriptionStatus"), _text(after, "subscriptionStatus")
         order = {None: 0, "active": 0, "deprovisioning": 1, "inactive": 2}
         if order[status] < order[was]:
-            raise Violation("e", f"{errand.name} made a licence {status} that was {was}")
+            raise Violation("e", f"{errand.name} made a license {status} that was {was}")
         expiry, old = _text(after, "deprovisioningExpiry"), _text(before, "deprovisioningExpiry")
         ending = self.market.endings.get(buyer)
         if expiry is not None and expiry != old:
@@ -427,7 +427,7 @@ class Judge:
             if end is None or self.kernel.now < end:
                 raise Violation("e", f"{errand.name} closed a flush window before its end")
         if status == "inactive" and ("deprovisioningPendingFlag" in after or expiry is not None):
-            raise Violation("e", f"{errand.name} left the marks of a window on an inactive licence")
+            raise Violation("e", f"{errand.name} left the marks of a window on an inactive license")
 
 
 def _due(

@@ -68,7 +68,7 @@ class Losses:
         self.lost: list[Loss] = []
 
     def begin(self) -> None:
-        """Look at every licence once its window is over; and every hour at what should have come to its end."""
+        """Look at every license once its window is over; and every hour at what should have come to its end."""
         self.kernel.schedule(self.plan.start.timestamp() + 24 * HOUR, self._overdue)
         for buyer, ending in self.market.endings.items():
             self.kernel.schedule(ending.at + 3 * HOUR, lambda buyer=buyer: self._after_the_end(buyer))  # type: ignore[misc]
@@ -253,11 +253,11 @@ class Losses:
             return
         if not tick.asked:
             words = f"the look at {moment(tick.at)} found nothing to flush: {tick.reason}"
-            raise Violation("e", f"a deprovisioned licence's usage was not billed, though {words}", group)
+            raise Violation("e", f"a deprovisioned license's usage was not billed, though {words}", group)
         run = self._undisturbed(tick.run, group)
         if run is not None and run.ended and run.ended <= end:
             words = f"the flush of {moment(run.started or 0)} was undisturbed: {run.failure}"
-            raise Violation("e", f"a deprovisioned licence's usage was not billed, though {words}", group)
+            raise Violation("e", f"a deprovisioned license's usage was not billed, though {words}", group)
 
     def _events_are_applied(self, buyer: tuple[str, str], end: float) -> None:
         """What lay in the queue when a run went through it undisturbed stands in the subscriber's row."""
@@ -272,7 +272,7 @@ class Losses:
                     break
                 if run.is_undisturbed and run.result == "ok" and run.ended < known and not self._in_hand(run):
                     words = f"the run of {moment(run.started or 0.0)} left the event of {moment(arrived)} unapplied"
-                    raise Violation("e", f"a licence is deprovisioned, and {words}")
+                    raise Violation("e", f"a license is deprovisioned, and {words}")
 
     def _in_hand(self, run: Run) -> bool:
         """Whether a message may have been hidden from this run: another one held it, or its own answer was lost."""
@@ -289,7 +289,7 @@ class Losses:
     def _overdue(self) -> None:
         """Nothing is pending a day after its window is over, or after it was written, if that was later."""
         now = self.kernel.now
-        for (licence, sort_key), row in self.books.rows.items():
+        for (license, sort_key), row in self.books.rows.items():
             version = row.now
             if version.gone or version.ended_at is not None or version.filed is None:
                 continue
@@ -297,7 +297,7 @@ class Losses:
             due = max(closed, version.at, version.placed_at)
             if due + _DAY < now:
                 group = self.books.groups.get(row.group) if row.group is not None else None
-                words = f"row {sort_key[-19:]} of {licence[-4:]}, filed under {version.filed},"
+                words = f"row {sort_key[-19:]} of {license[-4:]}, filed under {version.filed},"
                 self._had_no_sweep(version.filed, due, words, group)
         for group in self.books.groups.values():
             if group.status is None and group.stands_since is not None:
@@ -339,18 +339,18 @@ class Losses:
         return totals
 
     def _ends_were_heard(self, tables: MemoryDynamoDB) -> None:
-        """A licence that ended had its flush window, or its events lie where somebody finds them.
+        """A license that ended had its flush window, or its events lie where somebody finds them.
 
         So do the messages that are no event.
         """
         for buyer, ending in self.market.endings.items():
             if not self.judge.windows.get(buyer) and not self.market.is_buried(buyer):
                 words = f"the events of {moment(ending.at)} opened no flush window, and no dead-letter queue holds one"
-                raise Violation("e", f"a licence was deprovisioned: {words}")
-        for (licence, account), agreement in self.market.agreements.items():
-            row = tables.item(SUBSCRIBERS, licence, account) or {}
+                raise Violation("e", f"a license was deprovisioned: {words}")
+        for (license, account), agreement in self.market.agreements.items():
+            row = tables.item(SUBSCRIBERS, license, account) or {}
             found = row.get("agreementId", {}).get("S"), row.get("agreementStatus", {}).get("S")
-            if found != (agreement, "active") and not self.market.is_buried((licence, account), UPDATED):
+            if found != (agreement, "active") and not self.market.is_buried((license, account), UPDATED):
                 words = f"a license has agreement {agreement[-10:]} now, and its row says {found}"
                 raise Violation("e", f"{words}: the end of the one before is none of it")
         for body in self.market.lost():
@@ -401,8 +401,8 @@ class Losses:
 
     def _record_of(self, group: GroupBook, tables: MemoryDynamoDB) -> Mapping[str, Any] | None:
         """Its aggregate; None where somebody deleted it, and nobody put it back."""
-        licence, *parts = group.name
-        item = tables.item(AGGREGATED, licence, "#".join(parts))
+        license, *parts = group.name
+        item = tables.item(AGGREGATED, license, "#".join(parts))
         if (item is None) != (group.stands_since is None):
             raise Violation("c", f"its record stands there: {item}; by the books: {group.stands_since}", group)
         return item

@@ -43,10 +43,10 @@ def lost(world: Any) -> list[Lost]:
 
 
 def _of_group(world: Any, group: GroupBook) -> Iterable[Lost]:
-    licence, account, dimension, bucket = group.name
+    license, account, dimension, bucket = group.name
     commit = group.commit
     if commit is not None and not group.billed:
-        status = _status(world.tables.item(AGGREGATED, licence, f"{account}#{dimension}#{bucket}"))
+        status = _status(world.tables.item(AGGREGATED, license, f"{account}#{dimension}#{bucket}"))
         yield Lost(group, status, SERVICE_AWAY if status == "SubmissionExpired" else status, commit.quantity, commit.at)
     for sort_key, row in group.rows.items():
         version = row.now
@@ -61,7 +61,7 @@ def _of_group(world: Any, group: GroupBook) -> Iterable[Lost]:
             why = AFTER_LAST_TICK
         elif commit is not None and version.at > commit.at:
             why = AFTER_COMMIT
-        yield Lost(group, _status(world.tables.item(USAGE, licence, sort_key)), why, version.quantity, version.at)
+        yield Lost(group, _status(world.tables.item(USAGE, license, sort_key)), why, version.quantity, version.at)
 
 
 def _status(item: Item | None) -> str:

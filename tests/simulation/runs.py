@@ -103,7 +103,7 @@ class SimulatedDeployment(Deployment):
 
 @dataclass
 class Memory:
-    """What Dagster remembers of an hour: of its last materialisations."""
+    """What Dagster remembers of an hour: of its last materializations."""
 
     ended: datetime | None = None
     pending_aggregates: int = 0
@@ -132,7 +132,7 @@ class Doing:
 
 
 def meter_hour(doing: Doing, bucket: str, memory: Memory) -> None:
-    """The job `meter_hour`. It remembers what its steps materialise; `MeteringError` where it fails."""
+    """The job `meter_hour`. It remembers what its steps materialize; `MeteringError` where it fails."""
     whose = Whose.EVERYBODY
     beginning = hour_run.begin(doing.deployment, bucket, whose)
     if beginning.closed is None:
@@ -225,7 +225,7 @@ def _submit(doing: Doing, bucket: str, part: Any, whose: Whose) -> Submission:
     return submission
 
 
-def finalise(doing: Doing) -> None:
+def finalize(doing: Doing) -> None:
     """The job `finalize_deprovisioned`."""
     tables = doing.deployment.tables
     store = ClosingStore(tables.subscribers.client, tables.subscribers.name)

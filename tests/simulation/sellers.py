@@ -64,9 +64,9 @@ def faulty_rows(quantities: Quantities) -> Sequence[Faulty]:
 
 @dataclass(frozen=True)
 class Buyer:
-    """A licence (or a legacy product's code) and an account."""
+    """A license (or a legacy product's code) and an account."""
 
-    licence: str
+    license: str
     account: str
     product: str | None
     identifier: str | None = None
@@ -74,7 +74,7 @@ class Buyer:
     @property
     def is_legacy(self) -> bool:
         """Whether it is billed by product code."""
-        return not self.licence.startswith("arn:")
+        return not self.license.startswith("arn:")
 
 
 class Shop:
@@ -110,7 +110,7 @@ class Shop:
         key = sort_key or f"{buyer.account}#{dimension}#{stamp}"
         where = bucket if filed == "" else filed
         item: dict[str, Any] = {
-            "licenseArn": {"S": buyer.licence},
+            "licenseArn": {"S": buyer.license},
             "customerAWSAccountId_dimension_timestamp": {"S": key},
             "customerAWSAccountId": {"S": buyer.account},
             "dimension": {"S": dimension},
@@ -134,14 +134,14 @@ class Shop:
         if fault not in _FAULTS_OF_KEYS:
             version.number = _number(quantity)
         version.stamp = self.kernel.now if stamped else start_of(_CREATED)
-        group = None if sort_key else (buyer.licence, buyer.account, dimension, bucket)
+        group = None if sort_key else (buyer.license, buyer.account, dimension, bucket)
         self._write(USAGE, item)
-        self.books.wrote(self.kernel.now, (buyer.licence, key), group, None if timestamp else second, version)
+        self.books.wrote(self.kernel.now, (buyer.license, key), group, None if timestamp else second, version)
 
     def delete_row(self, buyer: Buyer, dimension: str, bucket: str, second: int, timestamp: str | None = None) -> None:
         """Delete a raw row, as the seller or TTL does."""
         stamp = timestamp or f"{bucket}:{second // 60:02d}:{second % 60:02d}"
-        self.delete((buyer.licence, f"{buyer.account}#{dimension}#{stamp}"))
+        self.delete((buyer.license, f"{buyer.account}#{dimension}#{stamp}"))
 
     def write_again(self, buyer: Buyer, group: Group, row: Row) -> None:
         """The seller writes a good row again as it was, so that it waits."""
@@ -223,7 +223,7 @@ class Shop:
         who: str = "the seller",
     ) -> None:
         """A finished total, straight into the aggregated table; never over one of the pipeline's."""
-        group: Group = (buyer.licence, buyer.account, dimension, bucket)
+        group: Group = (buyer.license, buyer.account, dimension, bucket)
         book = self.books.group(group)
         if book.commit is not None:
             return
@@ -266,8 +266,8 @@ def _number(quantity: Mapping[str, Any] | None) -> Decimal | None:
 
 
 def _aggregate_key(group: Group) -> dict[str, Any]:
-    licence, *parts = group
-    return {"licenseArn": {"S": licence}, "account_dimension_hour": {"S": "#".join(parts)}}
+    license, *parts = group
+    return {"licenseArn": {"S": license}, "account_dimension_hour": {"S": "#".join(parts)}}
 
 
 def _typed(allocations: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -290,20 +290,20 @@ class Sellers:
         """A chance of its own, which moves nothing else that sellers draw."""
 
     def begin(self, ends: Mapping[tuple[str, str], float]) -> None:
-        """Plan all usage. `ends`: when a licence is deprovisioned; nothing of it arises after that hour."""
+        """Plan all usage. `ends`: when a license is deprovisioned; nothing of it arises after that hour."""
         for hour in range(self.plan.hours):
             start = self.plan.start.timestamp() + hour * HOUR
             for _ in range(self._count(self.plan.groups_an_hour)):
                 buyer = self.chance.choice(self.buyers)
-                if start < ends.get((buyer.licence, buyer.account), self.plan.end):
+                if start < ends.get((buyer.license, buyer.account), self.plan.end):
                     self._group(buyer, bucket_of(start))
         for buyer in self.buyers:
-            end = ends.get((buyer.licence, buyer.account))
+            end = ends.get((buyer.license, buyer.account))
             if end is not None:
                 self._last_hours(buyer, end)
         for at in self.plan.last_minute:
             buyer = self.chance.choice(self.buyers)
-            if at < ends.get((buyer.licence, buyer.account), self.plan.end) and self._does("last minute", 0.6):
+            if at < ends.get((buyer.license, buyer.account), self.plan.end) and self._does("last minute", 0.6):
                 self._last_minute(buyer, at)
 
     def _count(self, mean: float) -> int:
@@ -313,7 +313,7 @@ class Sellers:
         return habit not in self.plan.quiet and self.chance.random() < often
 
     def _last_hours(self, buyer: Buyer, end: float) -> None:
-        """A licence that ends is used until it does, and a little longer."""
+        """A license that ends is used until it does, and a little longer."""
         for _ in range(self.chance.randint(2, 6)):
             used = end + self.chance.uniform(-3 * HOUR, 0.9 * HOUR)
             bucket, second = bucket_of(used), int(used % HOUR)
@@ -493,7 +493,7 @@ class Sellers:
 
     def _is_free(self, buyer: Buyer, dimension: str, bucket: str, second: int) -> bool:
         stamp = f"{bucket}:{second // 60:02d}:{second % 60:02d}"
-        return (buyer.licence, f"{buyer.account}#{dimension}#{stamp}") not in self.shop.books.rows
+        return (buyer.license, f"{buyer.account}#{dimension}#{stamp}") not in self.shop.books.rows
 
     def _future(self, buyer: Buyer, dimension: str, bucket: str) -> None:
         """A row of an hour that has not come, filed under this one."""
@@ -516,13 +516,13 @@ class Sellers:
             (buyer.account, "", "MissingDimension", "1"),
             (buyer.account, "too_much", "QuantityTooLarge", most),
         ))  # fmt: skip
-        odd = Buyer(buyer.licence, account, buyer.product)
+        odd = Buyer(buyer.license, account, buyer.product)
 
         def write() -> None:
             # Both at once: one by itself may be without fault.
             for second in (seconds[0], (seconds[0] + 1) % 3600):
                 self.shop.put_row(odd, dimension, bucket, second, {"N": quantity})
-            self.shop.books.group((odd.licence, account, dimension, bucket)).fault = fault
+            self.shop.books.group((odd.license, account, dimension, bucket)).fault = fault
 
         self._at(start_of(bucket) + seconds[0] + chance.uniform(0.5, 20), write)
 

@@ -66,7 +66,7 @@ class Strangers:
                 for _ in range(int(self.plan.groups_an_hour)):
                     buyer = self.chance[name].choice(self.buyers)
                     is_drawn = self.chance[name].random() < rate
-                    if is_drawn and start + 2 * HOUR < ends.get((buyer.licence, buyer.account), self.plan.end):
+                    if is_drawn and start + 2 * HOUR < ends.get((buyer.license, buyer.account), self.plan.end):
                         habit(buyer, self.chance[name].choice(DIMENSIONS), bucket_of(start))
         if self.plan.deletions:
             for hour in range(self.plan.hours):
@@ -96,7 +96,7 @@ class Strangers:
             self._put(buyer, dimension, bucket, late, made + chance.uniform(1, 8 * HOUR))
         if chance.random() < 0.2:
             gone = chance.choice(rows)
-            key = (buyer.licence, f"{buyer.account}#{dimension}#{_stamp(bucket, gone.second)}")
+            key = (buyer.license, f"{buyer.account}#{dimension}#{_stamp(bucket, gone.second)}")
             self._at(made + chance.uniform(1, 5 * HOUR), lambda: self.shop.delete(key))
 
     def _rows(self, bucket: str) -> list[_Row]:
@@ -129,7 +129,7 @@ class Strangers:
         self, buyer: Buyer, dimension: str, bucket: str, *, sends: bool, cleans: float, ttl: float | None
     ) -> None:
         """Sum what waits, write the aggregate, send it, clean up a part. Not where somebody has done so already."""
-        group = (buyer.licence, buyer.account, dimension, bucket)
+        group = (buyer.license, buyer.account, dimension, bucket)
         book, now = self.shop.books.group(group), self.kernel.now
         if book.commit is not None or book.stands_since is not None:
             return
@@ -150,7 +150,7 @@ class Strangers:
         for key in waiting:
             if self.chance["leftovers"].random() < cleans:
                 words = f"Aggregated total quantity {quantity} from {len(waiting)} raw usage records"
-                self.shop.stamp_row((buyer.licence, key), "Aggregated", words)
+                self.shop.stamp_row((buyer.license, key), "Aggregated", words)
 
     def _fault(self, quantity: Decimal) -> str | None:
         """Why the contract takes no record of this quantity, if it does not."""
@@ -161,8 +161,8 @@ class Strangers:
 
     def _sent(self, group: Group, quantity: Decimal) -> dict[str, Any]:
         """Bill the record, and tell what its aggregate then says."""
-        licence, account, dimension, bucket = group
-        arn, product = (licence, "") if licence.startswith("arn:") else ("", licence)
+        license, account, dimension, bucket = group
+        arn, product = (license, "") if license.startswith("arn:") else ("", license)
         identity = Identity(REGION, product, arn, account, "", dimension, bucket)
         record = {"UsageAllocations": None}
         (outcome,) = self.marketplace.books.settle([Usage(identity, quantity, True, record)])
@@ -186,10 +186,10 @@ class Strangers:
         for row in (_Row(first, {"N": "5"}), odd, _Row(third, {"N": "2"})):
             self._put(buyer, dimension, bucket, row, written)
         stamped = [second, *(each for each in (first, third) if chance.random() < 0.7)]
-        keys = [(buyer.licence, f"{buyer.account}#{dimension}#{_stamp(bucket, each)}") for each in stamped]
+        keys = [(buyer.license, f"{buyer.account}#{dimension}#{_stamp(bucket, each)}") for each in stamped]
 
         def stamp() -> None:
-            book = self.shop.books.group((buyer.licence, buyer.account, dimension, bucket))
+            book = self.shop.books.group((buyer.license, buyer.account, dimension, bucket))
             if book.stands_since is None and book.commit is None:
                 for key in keys:
                     self.shop.stamp_row(key, "RejectedClientSide", reason)
@@ -219,13 +219,13 @@ class Strangers:
             self.marketplace.configure(dimensions=sorted([*DIMENSIONS, GHOST]))
         if not self.shop.delete_aggregate(group.name, "a person"):
             return
-        licence = group.name[0]
+        license = group.name[0]
         buyer = Buyer(*group.name[:2], None, self.shop.books.identifier_of(group))
         for key, row in list(group.rows.items()):
             if row.second is None or row.now.gone or row.now.fault is not None:
                 continue
             if also == "the rows are deleted":
-                self.shop.delete((licence, key))
+                self.shop.delete((license, key))
             elif also == "the rows are written again":
                 self.shop.write_again(buyer, group.name, row)
 
@@ -242,8 +242,8 @@ class Strangers:
             self._restored(group, of, now)
 
     def _restored(self, group: GroupBook, of: float, now: float) -> None:
-        licence, *parts = group.name
-        item = self.tables.item(AGGREGATED, licence, "#".join(parts))
+        license, *parts = group.name
+        item = self.tables.item(AGGREGATED, license, "#".join(parts))
         if group.commit is not None and group.commit.at > of:
             group.undone.append(group.commit)
             group.commit = None

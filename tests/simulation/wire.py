@@ -45,7 +45,7 @@ class Errand:
     """An answer of the queue was lost on its way: what it brought is shown to nobody for a while."""
     process: Process | None = None
     reads: dict[tuple[str, str], tuple[float, float]] = field(default_factory=dict)
-    """When it last read a group (licence, prefix) from the table itself: its first page, and its last."""
+    """When it last read a group (license, prefix) from the table itself: its first page, and its last."""
 
 
 class Observer(Protocol):

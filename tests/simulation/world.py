@@ -74,9 +74,9 @@ class World:
         self.books = Books()
         self.buyers = some_buyers(part["buyers"])
         for buyer in self.buyers:
-            self.books.secrets |= {buyer.account} | ({buyer.licence} if not buyer.is_legacy else set())
+            self.books.secrets |= {buyer.account} | ({buyer.license} if not buyer.is_legacy else set())
             if buyer.identifier:
-                self.books.identifiers[buyer.licence, buyer.identifier] = [buyer.account, *([""] if plan.twins else [])]
+                self.books.identifiers[buyer.license, buyer.identifier] = [buyer.account, *([""] if plan.twins else [])]
         self._secret = re.compile("|".join(re.escape(each) for each in sorted(self.books.secrets)))
         self.shop = Shop(kernel, self.tables, self.books)
         self.market = Market(kernel, plan, part["market"], self.queues, self.marketplace, self.buyers)

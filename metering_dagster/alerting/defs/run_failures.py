@@ -12,7 +12,7 @@ import dagster as dg
 
 from metering_dagster.alerting.rules.alert_text import Alert
 from metering_dagster.core.errors import MeteringError
-from metering_dagster.core.masking import licence_in
+from metering_dagster.core.masking import license_in
 
 if TYPE_CHECKING:
     from dagster_shared.error import SerializableErrorInfo
@@ -85,7 +85,7 @@ def alert_of_run(instance: dg.DagsterInstance, run: dg.DagsterRun, ui_url: str |
         if entry.dagster_event is not None
     ]
     cause, about = cause_of(events), _about(run.tags)
-    job = "a materialisation by hand" if run.job_name.startswith("__") else run.job_name
+    job = "a materialization by hand" if run.job_name.startswith("__") else run.job_name
     return Alert(
         key=run.run_id,
         subject=f"Metering: {job} failed" + (f" for {about}" if about else ""),
@@ -94,7 +94,7 @@ def alert_of_run(instance: dg.DagsterInstance, run: dg.DagsterRun, ui_url: str |
         hour=about,
         lane=_lane(run.tags),
         job=job,
-        licence=licence_in(cause),
+        license=license_in(cause),
         run_id=run.run_id,
     )
 

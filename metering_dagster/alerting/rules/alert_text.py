@@ -31,7 +31,7 @@ class Alert:
     """The hour bucket, or whatever else the run was about."""
     lane: str | None = None
     job: str | None = None
-    licence: str | None = None
+    license: str | None = None
     """Masked; None where the cause names none."""
     run_id: str | None = None
 
@@ -43,7 +43,7 @@ def parts(alert: Alert) -> Mapping[str, str]:
         "hour": mask_text(alert.hour or ""),
         "lane": mask_text(alert.lane or ""),
         "job": mask_text(alert.job or ""),
-        "licence": mask_text(alert.licence or ""),
+        "license": mask_text(alert.license or ""),
         "cause": _shortened(mask_lines(alert.cause.split("\n"))),
         "run": alert.run_id or "",  # an id of a run may end in twelve digits, which are no account
         "link": alert.link,

@@ -114,7 +114,7 @@ def _lines(found: Iterable[Unclosed]) -> Iterable[str]:
     yield (
         "See the hour's runs and checks. Where a rejected row holds others, mend or delete it; where a run failed, do "
         "what it says; where none ran, see that the daemon and the schedules meter_offset_01 to 23 are running. Then "
-        "materialise the hour. `metering-dagster status` counts what is pending."
+        "materialize the hour. `metering-dagster status` counts what is pending."
     )
 
 

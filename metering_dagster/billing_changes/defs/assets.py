@@ -35,7 +35,7 @@ IO_MANAGER = "billing_changes_io"
 
 
 class ChangesRun(dg.Config):
-    """Why a day is read; the defaults are those of a day that a person materialises."""
+    """Why a day is read; the defaults are those of a day that a person materializes."""
 
     why: str = Field(default="by hand", description="What the day was asked for; it shows in the metadata.")
     gap: str = Field(
@@ -91,7 +91,7 @@ def billing_changes(settings: Settings, days: dg.DailyPartitionsDefinition | Non
             "The cells of a day of cloud-billing data, each a subscription on that day: when it was last ingested, "
             "what it costs now and cost in the report before, and whether it was touched since, changed its amount or "
             "vanished. A watermark of ingests and no diff of amounts: a cell fetched again with the same amount is "
-            "touched. Any day can be materialised again, also one that is older than the horizon."
+            "touched. Any day can be materialized again, also one that is older than the horizon."
         ),
     )
     def cells_of_day(

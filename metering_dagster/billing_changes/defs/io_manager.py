@@ -43,7 +43,7 @@ class DayFilesIOManager(dg.IOManager):
             raise dg.Failure(str(error), allow_retries=error.retryable) from None
         if table is None:
             raise dg.Failure(
-                f"Nothing is there of billing_changes of {key} at {self.files.uri}. Nothing was changed. Materialise "
+                f"Nothing is there of billing_changes of {key} at {self.files.uri}. Nothing was changed. Materialize "
                 "that day of billing_changes first.",
                 allow_retries=False,
             )

@@ -96,7 +96,7 @@ def _detects(report: DayReport) -> list[str]:
 def _does_not_detect(report: DayReport, horizon: Horizon) -> list[str]:
     told = [
         f"days before {horizon.first_day}, which are older than the horizon of {horizon.days} days: nobody looks at "
-        "them until a person materialises them, as any day can be",
+        "them until a person materializes them, as any day can be",
         f"what was not committed at {_instant(report.read_at)}: the sensor asks for the day again",
         "rows that were written again with the same stamp",
     ]

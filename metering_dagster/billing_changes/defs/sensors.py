@@ -117,18 +117,18 @@ def _day_of(key: str) -> date | None:
 def _reported(
     instance: dg.DagsterInstance, files: "DayFiles", warn: Callable[[str], object]
 ) -> Callable[[date], Reported | None]:
-    """What is known of a day's last materialisation. A day whose file is gone was never reported, whatever Dagster's
+    """What is known of a day's last materialization. A day whose file is gone was never reported, whatever Dagster's
     records say: consumers read the files."""
     stored = files.generations()
 
     def reported(day: date) -> Reported | None:
         found = last_materialization(instance, BILLING_CHANGES, day.isoformat()) if day in stored else None
         if found is None or READ_AT not in found[1] or STATE not in found[1]:
-            return None  # a person reports that it is materialised, and that is all
+            return None  # a person reports that it is materialized, and that is all
         read_at, state = instant_of(text_of(found[1], READ_AT)), text_of(found[1], STATE)
         if read_at is None or state is None:
             warn(
-                f"The last materialisation of {day} has no instant as its {READ_AT} or no text as its {STATE}, so no "
+                f"The last materialization of {day} has no instant as its {READ_AT} or no text as its {STATE}, so no "
                 "run of this project wrote it. The day counts as never reported. Its file was left as it is; its next "
                 "run writes both anew."
             )
@@ -152,6 +152,6 @@ def _leave_word(context: dg.SensorEvaluationContext, files: "DayFiles", looked: 
 
 def _waits(looked: Looked) -> str:
     if not looked.waiting:
-        return "Nothing has moved that is not materialised."
+        return "Nothing has moved that is not materialized."
     days = ", ".join(str(day) for day in looked.waiting[:5]) + (" …" if len(looked.waiting) > 5 else "")
-    return f"Moved and not materialised yet: {len(looked.waiting)} days ({days}): not quiet yet, or their runs go on."
+    return f"Moved and not materialized yet: {len(looked.waiting)} days ({days}): not quiet yet, or their runs go on."

@@ -98,7 +98,7 @@ def _damage(days: Collection[date]) -> list[str]:
 
 def _does_not_detect(first_day: date, beat: Heartbeat | None, now: datetime, stale: timedelta) -> tuple[str, ...]:
     return (
-        f"days before {first_day}, which are older than the horizon, unless somebody materialises them by hand",
+        f"days before {first_day}, which are older than the horizon, unless somebody materializes them by hand",
         "days that have not begun in UTC",
         *_freshness(beat, now, stale),
         "cells whose deletion, or whose write with an old stamp, the sensor has not compared yet",
@@ -110,11 +110,11 @@ def _freshness(beat: Heartbeat | None, now: datetime, stale: timedelta) -> list[
     if beat is None:
         return ["how far this is complete: the sensor billing_changes has left no word of a look. Is it switched on?"]
     if beat.complete_until is None:
-        told = ["how far this is complete: not all days of the horizon have been materialised for a first time"]
+        told = ["how far this is complete: not all days of the horizon have been materialized for a first time"]
     else:
         told = [f"all of what was stamped at {instant_text(beat.complete_until)} or later: some may be missing yet"]
     if beat.pending:
-        told.append("what has moved in days that are not materialised yet (pending)")
+        told.append("what has moved in days that are not materialized yet (pending)")
     if now - beat.looked > stale:
         minutes = int((now - beat.looked) / timedelta(minutes=1))
         told.append(

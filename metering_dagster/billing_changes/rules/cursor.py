@@ -43,7 +43,7 @@ class Gap:
             return text
         first, last = self.left
         which = f"{first} has" if first == last else f"{first} to {last} have"
-        return f"{text} {which} left the horizon meanwhile and will not be reconciled: materialise by hand."
+        return f"{text} {which} left the horizon meanwhile and will not be reconciled: materialize by hand."
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Memory:
     suspects: frozenset[date] = frozenset()
     """Days whose sums have moved, and that were not compared since."""
     compared: Mapping[date, datetime] = field(default_factory=dict)
-    """When a day was last compared exactly with what was reported of it, or was materialised; to the second."""
+    """When a day was last compared exactly with what was reported of it, or was materialized; to the second."""
     pending: Mapping[date, Pending] = field(default_factory=dict)
     gap: Gap | None = None
     """Until a run that tells of it is through."""

@@ -127,7 +127,7 @@ def compare(before: Sequence[Row], now: Mapping[CellKey, Cell], claims: Claims, 
     subscriptions = {one.id: one for one in claims.subscriptions}
     rows = [_present(cell, known.get(key), at) for key, cell in now.items()]
     rows += [
-        _absent(_labelled(row, subscriptions.get(row.cell.subscription.id)), at)
+        _absent(_labeled(row, subscriptions.get(row.cell.subscription.id)), at)
         for key, row in known.items()
         if key not in now
     ]
@@ -155,7 +155,7 @@ def moved_money(rows: Iterable[Row]) -> dict[str, tuple[Decimal, Decimal]]:
     return dict(sorted(moved.items()))
 
 
-def _labelled(row: Row, subscription: Subscription | None) -> Row:
+def _labeled(row: Row, subscription: Subscription | None) -> Row:
     """The row under the subscription's present name, where it is still enabled."""
     return row if subscription is None else replace(row, cell=replace(row.cell, subscription=subscription))
 

@@ -50,7 +50,7 @@ class AnswerRow:
     signals: tuple[Signal, ...]
     """The columns that told of it."""
     reported_at: datetime | None = None
-    """When this state of the cell was first materialised. None, like the two below, if asked by `since`: such an answer
+    """When this state of the cell was first materialized. None, like the two below, if asked by `since`: such an answer
     reads stamps alone."""
     amounts: Amounts | None = None
     """What the cell costs, by currency."""
@@ -93,7 +93,7 @@ class Meta:
     looked_at: datetime | None = None
     """For a named consumer: when the sensor last looked; None if it never did."""
     pending: tuple[date, ...] = ()
-    """For a named consumer: days that have moved and are not materialised yet."""
+    """For a named consumer: days that have moved and are not materialized yet."""
     damaged: tuple[str, ...] = ()
     """For a named consumer: which days' files cannot be understood, and what to do. Those days are not in the rows."""
 

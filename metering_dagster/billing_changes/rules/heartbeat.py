@@ -23,7 +23,7 @@ class Heartbeat:
     first_day: date
     """The oldest day within the horizon."""
     pending: tuple[date, ...] = ()
-    """Days that have moved and are not materialised yet."""
+    """Days that have moved and are not materialized yet."""
 
     def content(self) -> dict[str, Any]:
         """As a JSON object."""

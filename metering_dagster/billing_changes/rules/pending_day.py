@@ -1,4 +1,4 @@
-"""A day that has moved and is not materialised as it is now (domain: the billing-changes signal). Pure: the database's
+"""A day that has moved and is not materialized as it is now (domain: the billing-changes signal). Pure: the database's
 clock is an argument.
 
 Belongs here: when its run is due, when it is asked for again, when it is done with. Does not: which days have moved
@@ -31,7 +31,7 @@ class Pending:
     """What moved of a day, and what was done about it. All instants are the database's."""
 
     first: datetime | None
-    """What was stamped up to then is materialised, by transactions no longer than the overlap; None: nothing is."""
+    """What was stamped up to then is materialized, by transactions no longer than the overlap; None: nothing is."""
     since: datetime
     """When it first moved since it was last asked for."""
     moved: datetime
@@ -47,7 +47,7 @@ class Pending:
     """Whether the run that was asked for tells of a time in which nobody looked."""
 
     def moved_again(self, other: "Pending", read_at: datetime | None, rules: Rules) -> "Pending":
-        """This day after another movement. `read_at`: when it was read for its last materialisation."""
+        """This day after another movement. `read_at`: when it was read for its last materialization."""
         if self.is_read(read_at, other.moved, rules):
             return other
         return replace(
@@ -89,14 +89,14 @@ class Pending:
         return replace(self, asked=at, attempt=self.attempt + 1, tells_gap=tells_gap)
 
     def updated(self, read_at: datetime | None, at: datetime, rules: Rules) -> "Pending":
-        """Knowing when it was read: what moved and was read is materialised, but for stamps that were not settled."""
+        """Knowing when it was read: what moved and was read is materialized, but for stamps that were not settled."""
         if read_at is None or not self.moved <= read_at <= at:
             return self
         safe = read_at - rules.settle
         return replace(self, first=safe if self.first is None else max(self.first, safe))
 
     def complete_until(self, read_at: datetime | None, at: datetime, rules: Rules) -> datetime | None:
-        """What was stamped up to then is materialised of this day; None: not known."""
+        """What was stamped up to then is materialized of this day; None: not known."""
         if read_at is None or not self._settled(rules) <= read_at <= at:
             return self.first
         return at if self.newest is None else min(at, self.newest)  # only a stamp ahead of the clock is waited for

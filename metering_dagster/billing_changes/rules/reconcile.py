@@ -17,7 +17,7 @@ _NEVER = datetime.min.replace(tzinfo=UTC)
 
 @dataclass(frozen=True)
 class Reported:
-    """What a day's last materialisation says of its reading."""
+    """What a day's last materialization says of its reading."""
 
     read_at: datetime
     """The database's clock just before it: what was committed by then is in it."""

@@ -1,4 +1,4 @@
-"""One look at the billing database: which days have moved, and which of them are to be materialised now.
+"""One look at the billing database: which days have moved, and which of them are to be materialized now.
 
 Belongs here: the order of a look, and what becomes of what it finds. Does not: the arithmetic of marks (watermark),
 reading fresh rows (fresh), when a day is due (pending), which days are compared (reconcile), the cursor (memory), SQL
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 LONG_AWAY = timedelta(days=31)
 """After so long everything is looked at anew: reading all that was stamped since might take longer than a tick has."""
 _UNKNOWN = (Why.FIRST_LOOK, Why.SUBSCRIPTIONS, Why.NEVER_REPORTED)
-"""Then nothing is known to be materialised of the day, however long ago it was stamped."""
+"""Then nothing is known to be materialized of the day, however long ago it was stamped."""
 _NAMED = 5
 
 
@@ -48,9 +48,9 @@ class Looked:
     memory: Memory
     asked: list[Ask]
     complete_until: datetime | None
-    """What was stamped before that, by a transaction no longer than the overlap, is materialised; None: unknown."""
+    """What was stamped before that, by a transaction no longer than the overlap, is materialized; None: unknown."""
     waiting: list[date]
-    """The days that have moved and are not materialised as they are now."""
+    """The days that have moved and are not materialized as they are now."""
     first_day: date
     """Where the horizon begins."""
     notes: list[str]
@@ -70,7 +70,7 @@ class _Moves:
 
 
 @dataclass(frozen=True)
-class _Materialised:
+class _Materialized:
     """What there is of each day, as far as this look knows."""
 
     reported: Callable[[date], Reported | None]
@@ -97,7 +97,7 @@ def look(
     partitions: Days,
 ) -> Looked:
     """Look once. `memory`: what the last look has left, None for the first one. `reported`: a day's last
-    materialisation. `under_way`: the days whose runs are queued or running, looked up before `reading` began.
+    materialization. `under_way`: the days whose runs are queued or running, looked up before `reading` began.
     `partitions`: the days that a run can be asked for.
     """
     now, claims = reading.now, reading.claims()
@@ -109,10 +109,10 @@ def look(
         narrower = before.narrower(slow.signal, now, rules)
         if narrower is None:
             raise
-        return _got_nowhere(narrower, slow.signal, notes, horizon, _Materialised(cache(reported), now, rules))
+        return _got_nowhere(narrower, slow.signal, notes, horizon, _Materialized(cache(reported), now, rules))
     renewed = before.claims != claims.digest
     sums = reading.checksums(horizon.first) if renewed or _is_time_to_sum(before, now, rules) else None
-    done = _Materialised(cache(reported), reading.clock(), rules)
+    done = _Materialized(cache(reported), reading.clock(), rules)
 
     moves = _Moves(dict.fromkeys(fresh.moved, Why.INGESTED), dict(fresh.newest))
     if renewed and (claims.subscriptions or before.claims):  # where nobody ever claimed anything there is no work
@@ -151,7 +151,7 @@ def look(
     return Looked(after, asked, _complete_until(after, done), _waiting(pending, done), horizon.first, notes)
 
 
-def _got_nowhere(narrower: Memory, signal: Signal, notes: Sequence[str], horizon: Days, done: _Materialised) -> Looked:
+def _got_nowhere(narrower: Memory, signal: Signal, notes: Sequence[str], horizon: Days, done: _Materialized) -> Looked:
     """A look whose poll took too long. It saw nothing, so all is as the last one left it; the next reads less."""
     said = (
         f"Reading the fresh rows of {signal} took longer than a statement may. Nothing was asked for. The next look "
@@ -163,7 +163,7 @@ def _got_nowhere(narrower: Memory, signal: Signal, notes: Sequence[str], horizon
     return Looked(narrower, [], complete_until, waiting, horizon.first, [*notes, said])
 
 
-def _waiting(pending: Mapping[date, Pending], done: _Materialised) -> list[date]:
+def _waiting(pending: Mapping[date, Pending], done: _Materialized) -> list[date]:
     return sorted(day for day, one in pending.items() if not done.has(day, one))
 
 
@@ -201,7 +201,7 @@ def _is_time_to_sum(before: Memory, now: datetime, rules: Rules) -> bool:
 
 
 def _still_pending(
-    pending: Mapping[date, Pending], done: _Materialised, horizon: Days
+    pending: Mapping[date, Pending], done: _Materialized, horizon: Days
 ) -> tuple[dict[date, Pending], bool]:
     """What is still pending, and whether a run that tells of the gap is through."""
     still, told = {}, False
@@ -216,7 +216,7 @@ def _still_pending(
 
 
 def _differing(
-    reading: "Reading", claims: Claims, compared: Collection[date], done: _Materialised
+    reading: "Reading", claims: Claims, compared: Collection[date], done: _Materialized
 ) -> tuple[dict[date, Why], dict[date, datetime]]:
     """Those of the compared days of which something else was reported, and their latest stamps."""
     if not compared:
@@ -227,7 +227,7 @@ def _differing(
 
 
 def _with_moves(
-    pending: Mapping[date, Pending], moves: _Moves, last_look: datetime | None, done: _Materialised
+    pending: Mapping[date, Pending], moves: _Moves, last_look: datetime | None, done: _Materialized
 ) -> dict[date, Pending]:
     after = dict(pending)
     for day, why in moves.why.items():
@@ -238,7 +238,7 @@ def _with_moves(
 
 
 def _asked(
-    pending: Mapping[date, Pending], due: Collection[date], gap: Gap | None, done: _Materialised
+    pending: Mapping[date, Pending], due: Collection[date], gap: Gap | None, done: _Materialized
 ) -> tuple[dict[date, Pending], list[Ask]]:
     """What is asked for now: of the days that are due those that have moved first."""
     after, asked = dict(pending), []
@@ -250,9 +250,9 @@ def _asked(
 
 
 def _compared(
-    before: Memory, pending: Mapping[date, Pending], compared: Collection[date], done: _Materialised, horizon: Days
+    before: Memory, pending: Mapping[date, Pending], compared: Collection[date], done: _Materialized, horizon: Days
 ) -> dict[date, datetime]:
-    """When each day was last compared; a materialisation is as good: it says what its reading found."""
+    """When each day was last compared; a materialization is as good: it says what its reading found."""
     times = {**before.compared, **dict.fromkeys(compared, done.at)}
     for day in before.pending.keys() - pending.keys():
         read_at = done.read_at(day)
@@ -261,7 +261,7 @@ def _compared(
     return {day: time.replace(microsecond=0) for day, time in times.items() if day in horizon}
 
 
-def _complete_until(memory: Memory, done: _Materialised) -> datetime | None:
+def _complete_until(memory: Memory, done: _Materialized) -> datetime | None:
     bounds = [one.complete_until(done.read_at(day), done.at, done.rules) for day, one in memory.pending.items()]
     known = [bound for bound in bounds if bound is not None]
     return min([memory.seen, *known]) - done.rules.overlap if len(known) == len(bounds) else None

@@ -147,7 +147,7 @@ def _day_of(name: str) -> date | None:
 
 
 _REPORTED_AGAIN = (
-    "delete it and materialise the day again: every cell of it is then reported again, but for those that had vanished"
+    "delete it and materialize the day again: every cell of it is then reported again, but for those that had vanished"
 )
 _NEVER_WRITTEN = "delete it: it then counts as never written"
 

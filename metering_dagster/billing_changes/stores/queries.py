@@ -364,9 +364,9 @@ def _spelt(*columns: Column[Any]) -> list[ColumnElement[Any]]:
     return [spelling(column).label(f"spelt_{column.name}") for column in columns]
 
 
-def _grouped_by(query: Select[Any], *labelled: ColumnElement[Any]) -> Select[Any]:
+def _grouped_by(query: Select[Any], *labeled: ColumnElement[Any]) -> Select[Any]:
     """Group by names of the result: under ONLY_FULL_GROUP_BY MariaDB does not take an expression for itself."""
-    return query.group_by(*(column.name for column in labelled))
+    return query.group_by(*(column.name for column in labeled))
 
 
 def _at_least(stamp: Column[Any], instant: datetime) -> ColumnElement[bool]:

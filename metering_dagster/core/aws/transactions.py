@@ -58,7 +58,7 @@ def bytes_of(values: Mapping[str, Any]) -> int:
 def transact(client: "DynamoDBClient", units: Sequence[Unit]) -> list[Fate]:
     """Write the units, as many as fit together in one transaction; what became of each.
 
-    A unit that is refused or invalid is written in no part, and keeps no neighbour from being written. A conflict with
+    A unit that is refused or invalid is written in no part, and keeps no neighbor from being written. A conflict with
     another writer is tried again. Where every single unit is invalid, or anything else goes wrong, the error is raised
     as the client raises it, with the units before it written.
     """
@@ -103,10 +103,10 @@ def _write_parcel(
         actions: Any = [action for position in parcel for action in units[position].actions]
         try:
             client.transact_write_items(TransactItems=actions)
-        except client.exceptions.TransactionCanceledException as cancelled:
-            verdicts = _verdicts(units, parcel, cancelled.response["CancellationReasons"])
+        except client.exceptions.TransactionCanceledException as canceled:
+            verdicts = _verdicts(units, parcel, canceled.response["CancellationReasons"])
             if not verdicts:
-                attempt = _wait(attempt, cancelled)
+                attempt = _wait(attempt, canceled)
             for position, fate in verdicts.items():
                 fates[position] = fate
             parcel = [position for position in parcel if position not in verdicts]
@@ -137,7 +137,7 @@ def _wait(attempt: int, error: ClientError) -> int:
 
 
 def _verdicts(units: Sequence[Unit], parcel: list[int], reasons: Sequence[Any]) -> dict[int, Fate]:
-    """The units of a cancelled transaction that were at fault; none where it met another writer."""
+    """The units of a canceled transaction that were at fault; none where it met another writer."""
     found: dict[int, Fate] = {}
     cursor = iter(reasons)
     for position in parcel:
@@ -148,5 +148,5 @@ def _verdicts(units: Sequence[Unit], parcel: list[int], reasons: Sequence[Any]) 
             elif code in _INVALID:
                 found.setdefault(position, Fate.INVALID)
             elif code not in _AGAIN and code != "None":
-                raise ItemRefusedError(f"DynamoDB cancelled a transaction with {code}; none of its writes happened.")
+                raise ItemRefusedError(f"DynamoDB canceled a transaction with {code}; none of its writes happened.")
     return found

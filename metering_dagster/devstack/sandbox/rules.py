@@ -97,7 +97,7 @@ def _records(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _check_one_kind_of_call(records: Sequence[Mapping[str, Any]], product_code: str) -> None:
-    """Licences and legacy records are never mixed, and a legacy call names its product."""
+    """Licenses and legacy records are never mixed, and a legacy call names its product."""
     with_license = sum(record.get("LicenseArn") is not None for record in records)
     if 0 < with_license < len(records):
         raise RefusedError(Code.LICENSE, "Records with and without a LicenseArn cannot be mixed in one call.")
@@ -148,14 +148,14 @@ def _customer(record: Mapping[str, Any], world: World) -> tuple[str, str]:
 
 
 def _license(record: Mapping[str, Any], world: World) -> str:
-    """The licence, or nothing for a legacy record."""
+    """The license, or nothing for a legacy record."""
     license_arn = text(record, "LicenseArn")
     if license_arn is None:
         return ""
     if LICENSE_ARN.fullmatch(license_arn) is None:
         raise RefusedError(Code.LICENSE, "The LicenseArn is malformed.")
     if world.licenses is not None and license_arn not in world.licenses:
-        raise RefusedError(Code.LICENSE, "There is no such licence.")
+        raise RefusedError(Code.LICENSE, "There is no such license.")
     return license_arn
 
 
@@ -197,7 +197,7 @@ def _check_products(usages: Sequence[Usage], product_code: str, world: World) ->
     licenses = world.licenses or {}
     products = {product for usage in usages if (product := licenses.get(usage.identity.license_arn))}
     if len(products) > 1:
-        raise RefusedError(Code.LICENSE, "The licences of one call must belong to one product.")
+        raise RefusedError(Code.LICENSE, "The licenses of one call must belong to one product.")
     if product_code and world.products is not None and product_code not in world.products:
         raise RefusedError(Code.PRODUCT_CODE, "There is no such product.")
     if world.failing_products & (products | {product_code}):

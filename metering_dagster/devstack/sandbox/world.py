@@ -1,4 +1,4 @@
-"""What the sandbox has been told about its marketplace: catalog, licences, subscriptions, limits. Pure.
+"""What the sandbox has been told about its marketplace: catalog, licenses, subscriptions, limits. Pure.
 
 Belongs here: the settings and how their JSON form is read. Does not: what they mean for a record (rules.py), where they
 are kept (bill.py).
@@ -20,15 +20,15 @@ class World:
     products: frozenset[str] | None = None
     failing_products: frozenset[str] = frozenset()
     licenses: Mapping[str, str | None] | None = None
-    """Known licences, each with the product it belongs to (None: not known)."""
+    """Known licenses, each with the product it belongs to (None: not known)."""
     customers: frozenset[str] | None = None
     """Identifiers and accounts that a legacy call may name."""
     unsubscribed: frozenset[str] = frozenset()
-    """Accounts, customer identifiers or licences without a subscription."""
+    """Accounts, customer identifiers or licenses without a subscription."""
     subscribed_from: Mapping[str, datetime] = field(default_factory=dict)
     """Accounts, customer identifiers or licenses, each with the instant of its subscription: no usage before."""
     deprovisioned: Mapping[str, datetime] = field(default_factory=dict)
-    """Licences, each with the instant of its deprovisioning."""
+    """Licenses, each with the instant of its deprovisioning."""
     disabled_regions: frozenset[str] = frozenset()
     grace_accepts_old_hours: bool = True
     """Whether hours 24 to 29 back are taken in the grace of the month's closing."""
@@ -73,7 +73,7 @@ def _licenses(name: str, value: Any) -> dict[str, str | None] | None:
     if value is None:
         return None
     if not isinstance(value, dict) or not all(each is None or isinstance(each, str) for each in value.values()):
-        raise ControlError(f"{name} must map each licence to its product or null")
+        raise ControlError(f"{name} must map each license to its product or null")
     return value
 
 

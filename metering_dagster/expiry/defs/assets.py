@@ -29,7 +29,7 @@ NAME = "expired_usage"
 
 
 class SweepConfig(dg.Config):
-    """How far a sweep goes; the defaults are those of a shard that a person materialises."""
+    """How far a sweep goes; the defaults are those of a shard that a person materializes."""
 
     whole: bool = Field(
         default=True,

@@ -3,7 +3,7 @@
 Belongs here: the transactions that let a row expire only while its group is uncommitted. Does not: which rows (sweep),
 any table's expressions (the stores).
 
-A commit of the same group may be under way: it finalises a hundred rows, and the others of a large group after it. So
+A commit of the same group may be under way: it finalizes a hundred rows, and the others of a large group after it. So
 each transaction also checks that the group has neither an aggregate nor a commit of ours, or a row that is billed could
 be called expired.
 """

@@ -1,4 +1,4 @@
-"""The job `finalize_deprovisioned`: flush windows that are over are closed (domain: finalising).
+"""The job `finalize_deprovisioned`: flush windows that are over are closed (domain: finalizing).
 
 Belongs here: what a person reads of a closing, the check that fails for what is lost, the job's lane. Does not: when a
 window is over, what is written (closing and what it calls).
@@ -62,7 +62,7 @@ def close_deprovisioned(context: dg.OpExecutionContext) -> None:
 @dg.job(
     tags=TAGS,
     description=(
-        "Close the flush windows whose end has come: the licence is inactive from then on. Usage of it that is still "
+        "Close the flush windows whose end has come: the license is inactive from then on. Usage of it that is still "
         "pending fails the check all_subscribed of its hour."
     ),
 )
@@ -77,7 +77,7 @@ def _tell(context: dg.OpExecutionContext, bucket: str, losses: "Sequence[Loss]")
     rows, records = sum(loss.rows for loss in losses), sum(loss.records for loss in losses)
     words = (
         f"{bucket}: a quantity of {lost} ({rows} raw rows, {records} aggregates) is still pending as flush windows "
-        f"close, of {len(losses)} deprovisioned licences. The hour's own run still sends it, and mostly hears "
+        f"close, of {len(losses)} deprovisioned licenses. The hour's own run still sends it, and mostly hears "
         "CustomerNotSubscribed. Only once it has, bill it by other means: before that it may be billed after all. "
         "What kept it from being flushed, the failed runs of flush_deprovisioning say, if there are any."
     )
@@ -123,14 +123,14 @@ def _metadata(mode: Mode, done: "Closing") -> dict[str, dg.MetadataValue]:
         "lost_quantity": dg.MetadataValue.float(float(total(loss.quantity for loss in done.losses))),
     }
     if done.closed:
-        shown["closed_licences"] = dg.MetadataValue.md(markdown_list(each.name for each in done.closed[:_SHOWN]))
+        shown["closed_licenses"] = dg.MetadataValue.md(markdown_list(each.name for each in done.closed[:_SHOWN]))
     return shown | ({"losses": _table(done.losses)} if done.losses else {})
 
 
 def _table(losses: "Sequence[Loss]") -> dg.MetadataValue:
     return dg.MetadataValue.table([
         dg.TableRecord({
-            "licence": mask(loss.buyer[0]), "account": mask(loss.buyer[1]), "digest": digest(*loss.buyer),
+            "license": mask(loss.buyer[0]), "account": mask(loss.buyer[1]), "digest": digest(*loss.buyer),
             "hour": loss.bucket, "rows": loss.rows, "records": loss.records, "quantity": number_text(loss.quantity),
             "without a quantity": loss.unreadable,
         })

@@ -1,4 +1,4 @@
-"""The job `flush_deprovisioning`: what deprovisioning licences used goes through at once (domain: flush).
+"""The job `flush_deprovisioning`: what deprovisioning licenses used goes through at once (domain: flush).
 
 Belongs here: which hours a run takes, the steps of one of them, the job's lane. Does not: what the steps do (metering's
 ops, which the hourly assets share). No license stands in a run's config; the steps hand on nothing but their order.
@@ -30,7 +30,7 @@ TAGS = lane.tags(priority=100)
         "planned": dg.Out(dg.Nothing),
     },
     required_resource_keys={"metering"},
-    description="Find the hours in which something is pending of the licences that are deprovisioning now.",
+    description="Find the hours in which something is pending of the licenses that are deprovisioning now.",
     tags={"dagster/kind": "dynamodb"},
 )
 def plan_flush(context: dg.OpExecutionContext) -> Iterator[dg.DynamicOutput[None] | dg.Output[None]]:
@@ -49,7 +49,7 @@ def plan_flush(context: dg.OpExecutionContext) -> Iterator[dg.DynamicOutput[None
     unreadable = sum(end is None for end in windows.values())
     if unreadable:
         context.log.warning(
-            f"The expiry of {unreadable} deprovisioning licences is no instant: their current hour is not flushed."
+            f"The expiry of {unreadable} deprovisioning licenses is no instant: their current hour is not flushed."
         )
     shown = {"mode": mode.value, "windows": len(windows), "unreadable_expiries": unreadable,
              "hours_looked_at": len(looked_at), "hours_with_pending": len(found)}  # fmt: skip
@@ -78,7 +78,7 @@ def flush_hour(hour: object) -> None:
 @dg.job(
     tags=TAGS,
     description=(
-        "Bill what deprovisioning licences have used, before AWS Marketplace stops taking it: every hour that can be "
+        "Bill what deprovisioning licenses have used, before AWS Marketplace stops taking it: every hour that can be "
         "billed, lock or no lock, and the current one in the last ten minutes. Who they are it reads for itself."
     ),
 )

@@ -21,7 +21,7 @@ LOOK_SECONDS = 20.0
 Answer = dg.RunRequest | dg.SkipReason
 
 
-def licence_sensors(
+def license_sensors(
     settings: Settings, flush: dg.JobDefinition, finalize: dg.JobDefinition
 ) -> list[dg.SensorDefinition]:
     """`deprovisioning_flush` and `deprovisioned_finalizer`."""
@@ -31,7 +31,7 @@ def licence_sensors(
         job=flush,
         minimum_interval_seconds=settings.flush_seconds,
         default_status=status,
-        description="Asks for a flush where a licence is deprovisioning and usage of it is pending.",
+        description="Asks for a flush where a license is deprovisioning and usage of it is pending.",
     )
     def deprovisioning_flush(context: dg.SensorEvaluationContext, metering: dg.ResourceParam[Deployment]) -> Answer:
         deployment, now = metering, metering.settings.require().now()
@@ -45,13 +45,13 @@ def licence_sensors(
             context.log.warning(f"Whether a flush is needed could not be looked up, so it is asked for: {error}")
             return dg.RunRequest()
         if not need.windows:
-            return dg.SkipReason("No licence is deprovisioning.")
+            return dg.SkipReason("No license is deprovisioning.")
         if need.pending is None:
             return dg.SkipReason(
-                f"Licences deprovisioning: {need.windows}. Nothing of them is pending that may go now."
+                f"Licenses deprovisioning: {need.windows}. Nothing of them is pending that may go now."
             )
         context.log.info(
-            f"Licences deprovisioning: {need.windows}. Usage of them is pending, at least in {need.pending}."
+            f"Licenses deprovisioning: {need.windows}. Usage of them is pending, at least in {need.pending}."
         )
         return dg.RunRequest()
 
@@ -73,10 +73,10 @@ def licence_sensors(
             context.log.warning(f"Which flush windows are over could not be looked up, so it is asked for: {error}")
             return dg.RunRequest()
         if not opened:
-            return dg.SkipReason("No licence is deprovisioning.")
+            return dg.SkipReason("No license is deprovisioning.")
         if not due:
-            return dg.SkipReason(f"Licences deprovisioning: {opened}. The window of none of them is over.")
-        context.log.info(f"Licences deprovisioning: {opened}. Windows that are over: {len(due)}.")
+            return dg.SkipReason(f"Licenses deprovisioning: {opened}. The window of none of them is over.")
+        context.log.info(f"Licenses deprovisioning: {opened}. Windows that are over: {len(due)}.")
         return dg.RunRequest()
 
     return [deprovisioning_flush, deprovisioned_finalizer]

@@ -1,4 +1,4 @@
-"""Which hours a flush looks at, and for whom (domain: flush of a deprovisioning licence). Pure.
+"""Which hours a flush looks at, and for whom (domain: flush of a deprovisioning license). Pure.
 
 Belongs here: the hours of the open windows. Does not: whether anything is pending in them (flush_search), what a window
 lets through (metering's windows, for the steps of an hour go by it too).

@@ -1,4 +1,4 @@
-"""The lane of the licences' jobs: it always finds a place, before all others in the queue.
+"""The lane of the licenses' jobs: it always finds a place, before all others in the queue.
 
 Belongs here: the tags of their runs. Does not: the limits of the lanes (dagster.yaml).
 """

@@ -4,7 +4,7 @@ Belongs here: which row an event is about, what it changes in it, what an earlie
 Does not: reading events (events), finding and writing rows (subscribers).
 
 Events come at least once and in any order, and whatever the order, one row comes of them:
-- A licence goes one way, from active over deprovisioning to inactive; of several expiries the earliest stands.
+- A license goes one way, from active over deprovisioning to inactive; of several expiries the earliest stands.
 - Each field of the agreement is as the latest event says that names it. That event's time is kept beside the row, for
   each field by itself, for no event names them all.
 """
@@ -20,7 +20,7 @@ ACTIVE, DEPROVISIONING, INACTIVE = "active", "deprovisioning", "inactive"
 FLAG = "1"
 """`deprovisioningPendingFlag` of a row in its flush window."""
 FLUSH_HOUR = timedelta(hours=1)
-"""How long usage of a deprovisioned licence is still accepted."""
+"""How long usage of a deprovisioned license is still accepted."""
 AGREEMENT_FIELDS = ("agreement_id", "agreement_status", "end_time")
 """What is said of one agreement, and does not hold for the next."""
 
@@ -43,9 +43,9 @@ class Row:
 
 
 def creates(event: Event) -> bool:
-    """Whether the event makes a row where there is none: one about a licence, which names its key in full.
+    """Whether the event makes a row where there is none: one about a license, which names its key in full.
 
-    A deprovisioning does so as well, so that an older `License Updated` that comes later does not revive the licence.
+    A deprovisioning does so as well, so that an older `License Updated` that comes later does not revive the license.
     """
     return event.kind in (Kind.UPDATED, Kind.DEPROVISIONED) and bool(event.license_arn and event.account)
 
@@ -53,9 +53,9 @@ def creates(event: Event) -> bool:
 def concerns(row: Row, event: Event) -> bool:
     """Whether the event is about this row, which was found by what the event names.
 
-    What is said of an agreement is nothing to a licence that has another one, or of which none is known yet: it waits
+    What is said of an agreement is nothing to a license that has another one, or of which none is known yet: it waits
     for the `License Updated` that says so, lest it be taken for what is said of the agreement that comes then. A
-    licence that is not named is known by its agreement, and by its product where both name one.
+    license that is not named is known by its agreement, and by its product where both name one.
     """
     if event.account not in (None, row.account):
         return False

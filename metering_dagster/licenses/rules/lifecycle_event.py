@@ -40,7 +40,7 @@ _DETAIL_TYPE = re.compile(rf"({'|'.join(Kind)})(?: - .+)?", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One lifecycle event. None where it does not say; it names a licence, an agreement, or both."""
+    """One lifecycle event. None where it does not say; it names a license, an agreement, or both."""
 
     kind: Kind
     time: datetime
@@ -86,7 +86,7 @@ def _event(content: object) -> Event:
         license_arn=_license_arn(_leaf(detail, "license", "arn", MAX_ARN)),
         account=_account(_leaf(detail, "acceptor", "accountId")),
         agreement_id=_leaf(detail, "agreement", "id"),
-        # Only where the kind of event uses it: a fault in it must not cost a licence its flush.
+        # Only where the kind of event uses it: a fault in it must not cost a license its flush.
         end_time=_leaf(detail, "agreement", "endTime") if kind in _TELLING_OF_THE_END else None,
         product_code=_leaf(detail, "product", "code"),
     )
@@ -124,7 +124,7 @@ def _license_arn(text: str | None) -> str | None:
         return None
     arn = text if text.startswith("arn:") else f"arn:{text}"
     if not LICENSE_ARN.fullmatch(arn):
-        raise _Fault("its detail.license.arn is no ARN of a licence")
+        raise _Fault("its detail.license.arn is no ARN of a license")
     return arn
 
 

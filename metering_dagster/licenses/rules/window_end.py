@@ -1,4 +1,4 @@
-"""When a flush window is over (domain: finalising). Pure.
+"""When a flush window is over (domain: finalizing). Pure.
 
 Belongs here: the end of a window, which is closed first, what is known of one and how it is named. Does not: what is
 lost then (closing), writing it (closing_store).

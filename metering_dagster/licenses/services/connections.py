@@ -1,4 +1,4 @@
-"""What the lifecycle of licences works with, made from a deployment.
+"""What the lifecycle of licenses works with, made from a deployment.
 
 Belongs here: wiring. Does not: rules, requests. The AWS SDK is imported where it is used, for the UI needs none of it.
 """

@@ -166,5 +166,5 @@ def apply_event(
 
 def _named(event: Event) -> str:
     """Whom the event is about, masked."""
-    named = {"licence": event.license_arn, "agreement": event.agreement_id}
+    named = {"license": event.license_arn, "agreement": event.agreement_id}
     return ", ".join(f"{what} {mask(name)} ({digest(name)})" for what, name in named.items() if name)

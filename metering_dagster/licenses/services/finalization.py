@@ -59,7 +59,7 @@ class Loss:
 
 @dataclass
 class Closing:
-    """What a visit of the finaliser did."""
+    """What a visit of the finalizer did."""
 
     open: int = 0
     """Windows that were open."""
@@ -157,7 +157,7 @@ def _close(store: ClosingStore, window: OpenWindow, now: datetime, report: Closi
     if report.stopped or report.failures.resting("closed"):
         return None
     try:
-        was_closed = store.finalise(window, now)
+        was_closed = store.finalize(window, now)
     except Exception as error:  # noqa: BLE001  # it is counted, named, and fails the run in the end
         _fail(report, "closed", window, error)
         return None

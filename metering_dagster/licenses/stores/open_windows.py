@@ -1,4 +1,4 @@
-"""The subscribers table as the finaliser uses it: the windows that are open, and closing one.
+"""The subscribers table as the finalizer uses it: the windows that are open, and closing one.
 
 Belongs here: reading the rows that carry the flag, the conditional write that takes it away. Does not: when a window is
 over (closing_rules), what is lost then (closing), any other write of a subscriber.
@@ -31,7 +31,7 @@ class ClosingStore:
             for item in open_windows(self.client, self.table)
         ]
 
-    def finalise(self, window: OpenWindow, now: datetime) -> bool:
+    def finalize(self, window: OpenWindow, now: datetime) -> bool:
         """Close the window for good; False, and nothing is written, where it is no longer the one that was read.
 
         Its flag must still be there with the same expiry; where that says no time, with the same `updatedAt`, for then

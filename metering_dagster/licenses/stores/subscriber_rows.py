@@ -1,4 +1,4 @@
-"""The subscribers table as the licences' lifecycle reads and writes it (domain: the tables).
+"""The subscribers table as the licenses' lifecycle reads and writes it (domain: the tables).
 
 Belongs here: finding the rows that an event may be about, writing one on the condition that it still is what was read.
 Does not: what an event changes (lifecycle), how often it is tried (application).
@@ -40,7 +40,7 @@ class Found:
     """A key that an event is about, and what stands there, if anything does."""
 
     key: tuple[str, str]
-    """Licence and account."""
+    """License and account."""
     row: Row | None
     item: Item
     """As DynamoDB gave it; empty where there is none."""
@@ -63,7 +63,7 @@ class Subscribers:
             })  # fmt: skip
 
     def rows_of(self, event: Event) -> list[Found]:
-        """What the event may be about: the key that it names, else the licence's rows, else those of its agreement.
+        """What the event may be about: the key that it names, else the license's rows, else those of its agreement.
 
         All are read consistently; the index only says where to look, and may lag behind.
         """

@@ -43,7 +43,7 @@ def external_assets(settings: Settings) -> list[dg.AssetSpec]:
             metadata=_table(column_schemas.RAW_USAGE, settings.usage_table),
             description=(
                 "Raw usage rows, as the seller's services write them into the table `USAGE_TABLE`: at most one a "
-                "second for each licence, account and dimension. A row with `meteringPending` waits to be metered."
+                "second for each license, account and dimension. A row with `meteringPending` waits to be metered."
             ),
         ),
         dg.AssetSpec(
@@ -53,8 +53,8 @@ def external_assets(settings: Settings) -> list[dg.AssetSpec]:
             tags=tags,
             metadata=_table(column_schemas.SUBSCRIBERS, settings.subscribers_table),
             description=(
-                "Who may be billed, in the table `SUBSCRIBERS_TABLE`: which product a licence is of, and which "
-                "licences are deprovisioning."
+                "Who may be billed, in the table `SUBSCRIBERS_TABLE`: which product a license is of, and which "
+                "licenses are deprovisioning."
             ),
         ),
     ]
@@ -100,7 +100,7 @@ def hourly_assets(
         check_specs=checks.specs("aggregated_usage", checks.AGGREGATED, partitions),
         metadata=_table(column_schemas.AGGREGATED_USAGE, settings.aggregated_usage_table),
         description=about(
-            "One record for each licence, account and dimension of the hour: the exact sum of its raw rows, committed "
+            "One record for each license, account and dimension of the hour: the exact sum of its raw rows, committed "
             "once. A bad row holds its group until it is mended or the hour is at its last call; late rows are told."
         ),
     )

@@ -88,7 +88,7 @@ def lost_elsewhere(bucket: str, rows: int, found_in: str) -> dg.AssetCheckEvalua
 def late_in_flush(bucket: str, done: "Aggregation") -> dg.AssetCheckEvaluation:
     """The answer for an hour of which a flush found usage that came after an earlier flush had fixed its group."""
     words = (
-        f"Late rows of deprovisioning licences: {done.late_rows}, of {number_text(done.late)}: they came after an "
+        f"Late rows of deprovisioning licenses: {done.late_rows}, of {number_text(done.late)}: they came after an "
         "earlier flush had billed their groups."
     )
     return _late(bucket, words, {"late_rows": done.late_rows, "late_quantity": float(done.late)})

@@ -43,7 +43,7 @@ AGGREGATED_USAGE = dg.TableSchema([
 SUBSCRIBERS = dg.TableSchema([
     _LICENSE,
     dg.TableColumn("customerAWSAccountId", "string", description="RANGE. The buyer's account."),
-    dg.TableColumn("productCode", "string", description="Which product the licence is of."),
+    dg.TableColumn("productCode", "string", description="Which product the license is of."),
     dg.TableColumn("subscriptionStatus", "string", description="active, deprovisioning or inactive."),
     dg.TableColumn("deprovisioningPendingFlag", "string", description="1 while its flush window is open."),
     dg.TableColumn("deprovisioningExpiry", "string", description="The end of that window."),

@@ -59,7 +59,7 @@ class HourEvidence:
             return known
         unknown = ", ".join(name for name, count in zip(names, counts, strict=True) if count is None)
         self.doubts.append(
-            f"The last materialisation of {asset.to_user_string()} of {self.bucket} has no count as its {unknown}, so "
+            f"The last materialization of {asset.to_user_string()} of {self.bucket} has no count as its {unknown}, so "
             "no run of this project wrote it. All that is pending in the hour counts as new. Nothing was changed; the "
             "next run of the hour writes it anew."
         )

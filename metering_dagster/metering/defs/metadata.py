@@ -36,7 +36,7 @@ def of_discovery(mode: str, found: "Discovery") -> Metadata:
         "dagster/partition_row_count": dg.MetadataValue.int(found.rows),
         "rows": dg.MetadataValue.int(found.rows),
         "groups": dg.MetadataValue.int(found.groups),
-        "licences": dg.MetadataValue.int(found.licences),
+        "licenses": dg.MetadataValue.int(found.licenses),
         "pending_aggregates": dg.MetadataValue.int(found.aggregates),
         "rejected_rows": dg.MetadataValue.int(found.rejected.total() + found.settled.rejected.total()),
         "refiled_rows": dg.MetadataValue.int(found.refiled.total()),

@@ -20,7 +20,7 @@ _ENVELOPE_BYTES = 512
 """What the request holds beside its records: their list's name, and the product code of a legacy call."""
 
 Buyer = tuple[str, str]
-"""A subscriber's key: licence, account."""
+"""A subscriber's key: license, account."""
 
 
 class Lane(StrEnum):
@@ -31,7 +31,7 @@ class Lane(StrEnum):
     DEFAULT = "default"
     """No row names the product: that it is the settings' one is a guess."""
     LICENSE = "license"
-    """The product is not known: one licence a call."""
+    """The product is not known: one license a call."""
     LEGACY = "legacy"
 
 
@@ -41,7 +41,7 @@ class Batch:
 
     lane: Lane
     owner: str
-    """The product code; of the lane `LICENSE` the licence's ARN."""
+    """The product code; of the lane `LICENSE` the license's ARN."""
     records: tuple[Aggregate, ...]
     instant: datetime | None = None
     """The Timestamp of its records, another one of their hour than its beginning."""
@@ -77,13 +77,13 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Products:
-    """Which product a buyer's licence is of: by subscriber row, else the one that the settings name, else unknown."""
+    """Which product a buyer's license is of: by subscriber row, else the one that the settings name, else unknown."""
 
     codes: Mapping[Buyer, str]
     default: str | None = None
 
     def lane_of(self, aggregate: Aggregate) -> tuple[Lane, str]:
-        """The lane of a record, and the product or licence that owns it."""
+        """The lane of a record, and the product or license that owns it."""
         key = aggregate.key
         if key.is_legacy:
             return Lane.LEGACY, key.license_arn
@@ -102,7 +102,7 @@ def cut_batches(
 ) -> list[Batch]:
     """Cut records into calls: at most 25 records and 1 MB, one product, legacy apart, hours from 24 on apart.
 
-    The records of `urgent` buyers (deprovisioning licences) go in the first calls. Two records that the service would
+    The records of `urgent` buyers (deprovisioning licenses) go in the first calls. Two records that the service would
     take for one never share a call, or their answers could not be told apart.
     """
 

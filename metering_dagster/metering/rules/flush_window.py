@@ -1,7 +1,7 @@
-"""The flush window of a deprovisioning licence: who is in it, and what it lets through. Pure.
+"""The flush window of a deprovisioning license: who is in it, and what it lets through. Pure.
 
 Belongs here: reading the end of a window, whom a visit of an hour is about. Does not: opening and closing windows
-(licences), the last call (hours), where windows are stored (subscribers_table).
+(licenses), the last call (hours), where windows are stored (subscribers_table).
 """
 
 from collections.abc import Mapping

@@ -54,7 +54,7 @@ class GroupStep:
 def name_of(key: GroupKey) -> str:
     """The group in a message: hour, dimension, masked license and account, and a digest that tells two apart."""
     return (
-        f"{key.bucket} {mask_text(key.dimension)} of licence {mask(key.license_arn)}, account {mask(key.account)} "
+        f"{key.bucket} {mask_text(key.dimension)} of license {mask(key.license_arn)}, account {mask(key.account)} "
         f"({digest(key.license_arn, key.prefix)})"
     )
 

@@ -1,7 +1,7 @@
 """The contract of one raw row: where it belongs and whether it can be billed (domain: the usage table). Pure.
 
 Belongs here: the sort key, the faults of a row by itself, the identity of the group it belongs to.
-Does not: what its neighbours make of it (groups), how it is stored (usage_table).
+Does not: what its neighbors make of it (groups), how it is stored (usage_table).
 """
 
 import re
@@ -63,7 +63,7 @@ class RowEnd:
 
 @dataclass(frozen=True, slots=True, order=True)
 class GroupKey:
-    """What is billed as one record: licence, account, dimension, hour."""
+    """What is billed as one record: license, account, dimension, hour."""
 
     license_arn: str
     account: str

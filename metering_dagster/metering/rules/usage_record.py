@@ -46,7 +46,7 @@ class StoredAggregate:
 
     @property
     def buyer(self) -> tuple[str, str]:
-        """Licence and account, as its key says: the attributes may be missing."""
+        """License and account, as its key says: the attributes may be missing."""
         return self.license_arn, account_of(self.sort_key)
 
 
@@ -157,7 +157,7 @@ def record_bytes(record: Mapping[str, Any]) -> int:
 
 
 Identity = tuple[str, str, str, datetime]
-"""What the service takes for one record: licence, buyer, dimension, hour (for each Region)."""
+"""What the service takes for one record: license, buyer, dimension, hour (for each Region)."""
 
 
 def identity(record: Mapping[str, Any]) -> Identity:

@@ -87,7 +87,7 @@ def settle_group(tables: Tables, key: GroupKey, committed: Committed, report: Ag
 
 
 def _groups(tables: Tables, part: Slice) -> Iterator[tuple[GroupKey, int]]:
-    for key, rows in tables.usage.pending_groups(part.bucket, part.licences):
+    for key, rows in tables.usage.pending_groups(part.bucket, part.licenses):
         if part.holds((key.license_arn, key.account)):
             yield key, rows
 

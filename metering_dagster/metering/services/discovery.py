@@ -32,7 +32,7 @@ class Discovery:
 
     rows: int = 0
     groups: int = 0
-    licences: int = 0
+    licenses: int = 0
     aggregates: int = 0
     """Aggregates that were pending before this visit: direct submits, or what an earlier visit did not send."""
     rejected: Counter[str] = field(default_factory=Counter)
@@ -53,17 +53,17 @@ class Discovery:
 
 
 def discover(tables: Tables, part: Slice, tell: Tell = ignore) -> Discovery:
-    """Survey the slice; `tell` hears of rows that end here. Memory is that of one licence's groups."""
+    """Survey the slice; `tell` hears of rows that end here. Memory is that of one license's groups."""
     report = Discovery(settled=Aggregation(tell=tell), tell=tell)
     odd: list[IndexedRow] = []
     groups: set[GroupKey] = set()
     current = None
-    for row in tables.usage.pending_rows(part.bucket, part.licences):
+    for row in tables.usage.pending_rows(part.bucket, part.licenses):
         key = group_of(row.license_arn, row.sort_key)
         if not part.holds((row.license_arn, account_of(row.sort_key))):
             continue
         if row.license_arn != current:
-            report.licences, report.groups = report.licences + 1, report.groups + len(groups)
+            report.licenses, report.groups = report.licenses + 1, report.groups + len(groups)
             current, groups = row.license_arn, set()
         report.rows += 1
         fault = key_fault(row.sort_key, row.account, row.dimension)
@@ -98,7 +98,7 @@ def pending_of(tables: Tables, part: Slice) -> tuple[int, int]:
     """How many raw rows and aggregates of the slice's buyers are pending."""
     rows = sum(
         part.holds((row.license_arn, account_of(row.sort_key)))
-        for row in tables.usage.pending_rows(part.bucket, part.licences)
+        for row in tables.usage.pending_rows(part.bucket, part.licenses)
     )
     return rows, _pending_aggregates(tables, part)
 
@@ -107,7 +107,7 @@ def _pending_aggregates(tables: Tables, part: Slice) -> int:
     if part.buyers is None:
         return tables.aggregated.count_pending(part.bucket)
     unreadable = Failures()
-    found = tables.aggregated.pending(part.bucket, part.licences, unreadable)
+    found = tables.aggregated.pending(part.bucket, part.licenses, unreadable)
     return sum(part.holds(stored.buyer) for stored in found) + unreadable.total
 
 
@@ -154,7 +154,7 @@ def _faults(rows: Iterable[RawRow]) -> list[RowEnd]:
 
 def _named_row(row: RawRow | IndexedRow) -> tuple[str, tuple[str, str]]:
     """What people call a row whose key names no group, and what must not be shown of it."""
-    called = f"a row of licence {mask(row.license_arn)} ({digest(row.license_arn, row.sort_key)})"
+    called = f"a row of license {mask(row.license_arn)} ({digest(row.license_arn, row.sort_key)})"
     return called, (row.license_arn, account_of(row.sort_key))
 
 

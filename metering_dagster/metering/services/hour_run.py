@@ -34,7 +34,7 @@ class Beginning:
 
     part: "Slice"
     unknown: str | None
-    """Why it is not known which licences are deprovisioning, if it is not."""
+    """Why it is not known which licenses are deprovisioning, if it is not."""
     closed: str | None
     """Of an hour that is past its window: why nothing is to be done."""
 

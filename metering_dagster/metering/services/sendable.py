@@ -44,7 +44,7 @@ SHORT = {
 
 
 def pending_windows(tables: Tables, part: Slice, failures: Failures | None = None) -> Iterator[list[StoredAggregate]]:
-    """What is pending in the slice, a bounded number at a time: deprovisioning licences first, each record once.
+    """What is pending in the slice, a bounded number at a time: deprovisioning licenses first, each record once.
 
     What cannot be read is left out and counted among the failures; without those it raises.
     """

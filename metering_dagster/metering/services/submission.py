@@ -256,7 +256,7 @@ class Submitter:
         if failure.trouble is Trouble.PRODUCT and batch.lane is Lane.DEFAULT:
             return self._narrow_down(batch, words)
         if failure.trouble is Trouble.PRODUCT:
-            owner = mask_text(batch.owner) if batch.lane is not Lane.LICENSE else f"of licence {mask(batch.owner)}"
+            owner = mask_text(batch.owner) if batch.lane is not Lane.LICENSE else f"of license {mask(batch.owner)}"
             words = f"product {owner}: {words}"
             self._failed_owners[batch.lane, batch.owner] = words
             return self._leave(batch, words)

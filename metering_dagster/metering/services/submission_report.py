@@ -27,7 +27,7 @@ class Submission:
     left: Counter[str] = field(default_factory=Counter)
     """Records that are still pending, by why."""
     unknown_products: int = 0
-    """Records of licences whose product nobody knows: one licence a call."""
+    """Records of licenses whose product nobody knows: one license a call."""
     notes: list[str] = field(default_factory=list)
     """Records that did not end well, masked, the first few."""
     warnings: list[str] = field(default_factory=list)

@@ -34,7 +34,7 @@ class Tables:
 
 @dataclass(frozen=True)
 class Slice:
-    """What a visit is about: an hour, of all buyers or of some (a flush of deprovisioning licences)."""
+    """What a visit is about: an hour, of all buyers or of some (a flush of deprovisioning licenses)."""
 
     hour: datetime
     buyers: frozenset[Buyer] | None = None
@@ -47,7 +47,7 @@ class Slice:
         return hours.bucket(self.hour)
 
     @property
-    def licences(self) -> list[str] | None:
+    def licenses(self) -> list[str] | None:
         """The licenses to read from the sparse index; None for all."""
         return None if self.buyers is None else sorted({arn for arn, _ in self.buyers})
 

@@ -112,7 +112,7 @@ class AggregatedTable:
         """Commit groups, each in one transaction with its raw rows' end, small groups together.
 
         First write wins: a group that has an aggregate, or a commit, is refused; so is a legacy one whose identity
-        another group holds. Of a group with more rows than a transaction holds the others are finalised after it; where
+        another group holds. Of a group with more rows than a transaction holds the others are finalized after it; where
         we die between, their seconds are among those that were counted, and the next visit ends them. Raises
         `ItemRefusedError` where DynamoDB takes no form of any of them.
         """

@@ -1,7 +1,7 @@
 """The subscribers table as metering reads it (domain: the tables).
 
-Belongs here: its keys and indexes, which product a licence is of, which licences are deprovisioning and until when.
-Does not: writing it (the licences' lifecycle does), what deprovisioning means for an hour (hours).
+Belongs here: its keys and indexes, which product a license is of, which licenses are deprovisioning and until when.
+Does not: writing it (the licenses' lifecycle does), what deprovisioning means for an hour (hours).
 """
 
 from collections.abc import Iterable, Iterator

@@ -100,13 +100,13 @@ class UsageTable:
     def pending_groups(self, bucket: str, licenses: Sequence[str] | None = None) -> Iterator[tuple[GroupKey, int]]:
         """Find the groups of this hour with rows filed under it, each with how many; license after license.
 
-        Rows whose key names another hour, or none, are left out. Memory is that of one licence's groups.
+        Rows whose key names another hour, or none, are left out. Memory is that of one license's groups.
         """
-        licence, groups = None, Counter[GroupKey]()
+        license, groups = None, Counter[GroupKey]()
         for row in self.pending_rows(bucket, licenses):
-            if row.license_arn != licence:
+            if row.license_arn != license:
                 yield from sorted(groups.items())
-                licence, groups = row.license_arn, Counter()
+                license, groups = row.license_arn, Counter()
             key = group_of(row.license_arn, row.sort_key)
             if key is not None and key.bucket == bucket:
                 groups[key] += 1

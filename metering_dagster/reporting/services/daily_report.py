@@ -115,7 +115,7 @@ def _usage(table: "pd.DataFrame", hours: list[str]) -> dict[str, list[float]]:
     return found
 
 
-_COLOURS = {
+_COLORS = {
     Outcome.SUCCESS: "#2fb36f", Outcome.DRY_RUN: "#8ccfae", Outcome.WOULD_BILL: "#8ccfae",
     Outcome.DUPLICATE: "#d23b3b", Outcome.NOT_SUBSCRIBED: "#e58a2f", Outcome.REJECTED: "#b3347f",
     Outcome.LATE: "#e5c12f", Outcome.EXPIRED: "#6b6b6b", Outcome.UNSENT: "#2b2b2b",
@@ -125,11 +125,11 @@ _COLOURS = {
 
 def _draw_outcomes(axes: "Axes", table: "pd.DataFrame", hours: list[str]) -> None:
     bottom = [0] * 24
-    for outcome, colour in _COLOURS.items():
+    for outcome, color in _COLORS.items():
         by_hour = table[table["outcome"] == outcome.value].groupby("hour")["entries"].sum()
         counts = [int(by_hour.get(hour, 0)) for hour in hours]
         if any(counts):
-            axes.bar(range(24), counts, bottom=bottom, color=colour, width=0.8, label=outcome.value)
+            axes.bar(range(24), counts, bottom=bottom, color=color, width=0.8, label=outcome.value)
             bottom = [low + count for low, count in zip(bottom, counts, strict=True)]
     axes.set_xlabel("hour (UTC)", fontsize=8)
     axes.set_ylabel("records, rows\nand groups", rotation=0, ha="right", va="center", fontsize=8)

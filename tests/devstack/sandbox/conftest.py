@@ -31,7 +31,7 @@ def over_http() -> None:
 
 @pytest.fixture
 def sandbox(request: pytest.FixtureRequest) -> Iterator[Sandbox | MemoryMarketplace]:
-    """The service, over HTTP unless the test is parametrised otherwise."""
+    """The service, over HTTP unless the test is parametrized otherwise."""
     if getattr(request, "param", HTTP) == MEMORY:
         held = MemoryMarketplace(now=NOW)
         held.configure(calls_per_second=None)

@@ -36,14 +36,14 @@ def client_of(sandbox: SandboxClient | MemoryMarketplace, region: str = "us-east
 
 
 def a_record(**changes: Any) -> dict[str, Any]:
-    """A record of a licence; None leaves a member out."""
+    """A record of a license; None leaves a member out."""
     record = {"Timestamp": HOUR, "Dimension": "api_calls", "QuantityAsDecimal": "17", "LicenseArn": LICENSE}
     record |= {"CustomerAWSAccountId": ACCOUNT, **changes}
     return {name: value for name, value in record.items() if value is not None}
 
 
 def a_legacy_record(**changes: Any) -> dict[str, Any]:
-    """A record of a product that knows no licences."""
+    """A record of a product that knows no licenses."""
     return a_record(**{"LicenseArn": None, "CustomerAWSAccountId": None, "CustomerIdentifier": "buyer-one"} | changes)
 
 

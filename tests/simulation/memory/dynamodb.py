@@ -279,7 +279,7 @@ class DynamoDBClient(MemoryClient):
             except UnfitError as unfit:
                 reasons.append({"Code": "ValidationError", "Message": str(unfit)})
         if len(planned) < len(actions):
-            raise failures.cancelled("TransactWriteItems", reasons)
+            raise failures.canceled("TransactWriteItems", reasons)
         if sum(each.size for each in planned) > MOST_BYTES:
             raise InvalidError("Member must have aggregated size less than or equal to 4 MB")
         for each in planned:

@@ -70,14 +70,14 @@ def refused(service: str, operation: str, code: str = "AccessDeniedException") -
     return failure
 
 
-def cancelled(operation: str, reasons: Sequence[Mapping[str, Any]]) -> ClientError:
+def canceled(operation: str, reasons: Sequence[Mapping[str, Any]]) -> ClientError:
     """A transaction that was given up: one reason for each action."""
     codes = ", ".join(str(reason["Code"]) for reason in reasons)
     failure: ClientError = error(
         "dynamodb",
         operation,
         "TransactionCanceledException",
-        f"Transaction cancelled, please refer cancellation reasons for specific reasons [{codes}]",
+        f"Transaction canceled, please refer cancellation reasons for specific reasons [{codes}]",
         CancellationReasons=list(reasons),
     )
     return failure
@@ -86,7 +86,7 @@ def cancelled(operation: str, reasons: Sequence[Mapping[str, Any]]) -> ClientErr
 def conflict(actions: int, code: str = "TransactionConflict") -> ClientError:
     """A transaction of so many actions that met another writer, or (`ThrottlingError`) was too fast."""
     reasons: list[Mapping[str, Any]] = [{"Code": code, "Message": "Transaction is ongoing for the item"}]
-    return cancelled("TransactWriteItems", [*reasons, *({"Code": "None"} for _ in range(actions - 1))])
+    return canceled("TransactWriteItems", [*reasons, *({"Code": "None"} for _ in range(actions - 1))])
 
 
 def timed_out(endpoint: str) -> exceptions.ReadTimeoutError:

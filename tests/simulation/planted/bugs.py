@@ -84,7 +84,7 @@ def hold_ended_too_early() -> Edit:
 
 
 def repeated_event_moves_the_expiry() -> Edit:
-    """A licence that is deprovisioning already gets its expiry from the latest event, and keeps no earlier one."""
+    """A license that is deprovisioning already gets its expiry from the latest event, and keeps no earlier one."""
     return Edit(lifecycle._deprovisioned, {"if stored is not None and stored <= expiry:": "if stored == expiry:"})
 
 

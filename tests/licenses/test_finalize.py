@@ -12,9 +12,9 @@ from metering_dagster.settings import Mode
 from tests.items import (
     ACCOUNT,
     HOUR,
-    LICENCE,
+    LICENSE,
     OTHER_ACCOUNT,
-    OTHER_LICENCE,
+    OTHER_LICENSE,
     a_deprovisioning,
     a_subscriber,
     a_usage,
@@ -42,11 +42,11 @@ def a_store(world: World) -> ClosingStore:
 
 
 def test_a_window_is_closed_at_its_expiry_and_not_before(world):
-    world.put(a_deprovisioning(OVER, productCode="p"), a_deprovisioning(NOT_YET, OTHER_LICENCE))
-    outcome = world.finalise()
+    world.put(a_deprovisioning(OVER, productCode="p"), a_deprovisioning(NOT_YET, OTHER_LICENSE))
+    outcome = world.finalize()
     assert outcome.success
     assert is_closed(world)
-    assert not is_closed(world, licence=OTHER_LICENCE)
+    assert not is_closed(world, license=OTHER_LICENSE)
     row = world.item(a_subscriber())
     assert (row["updatedAt"], row["productCode"]) == ("2026-11-28T12:20:00Z", "p")
     shown = outcome.shown["result"]
@@ -60,15 +60,15 @@ def test_a_window_is_closed_at_its_expiry_and_not_before(world):
 ])  # fmt: skip
 def test_where_the_expiry_is_no_instant_the_last_write_counts_and_else_it_is_over(world, updated_at, closed):
     world.put(a_deprovisioning("soon", updatedAt=updated_at))
-    outcome = world.finalise()
+    outcome = world.finalize()
     assert is_closed(world) is closed
     assert ("is no instant: its window closed without it" in outcome.said) is closed
 
 
 @pytest.mark.case("finaliser_race")
-def test_two_finalisers_write_once_and_a_window_set_anew_stays_open(world):
-    anew = a_deprovisioning("2026-11-28T13:00:00Z", OTHER_LICENCE)
-    world.put(a_deprovisioning(OVER), a_deprovisioning(OVER, OTHER_LICENCE), a_usage(0))
+def test_two_finalizers_write_once_and_a_window_set_anew_stays_open(world):
+    anew = a_deprovisioning("2026-11-28T13:00:00Z", OTHER_LICENSE)
+    world.put(a_deprovisioning(OVER), a_deprovisioning(OVER, OTHER_LICENSE), a_usage(0))
     store, tables = a_store(world), world.deployment.tables
     rival = []
 
@@ -77,20 +77,20 @@ def test_two_finalisers_write_once_and_a_window_set_anew_stays_open(world):
         rival.append(close_windows(store, tables, lambda *_: None))
 
     mine = close_windows(store, tables, both_at_once)  # told after all is read, before anything is written
-    assert [window.buyer for window in rival[0].closed] == [(LICENCE, ACCOUNT)]
+    assert [window.buyer for window in rival[0].closed] == [(LICENSE, ACCOUNT)]
     assert rival[0].left_to_others == []
     assert mine.closed == []
-    assert {window.buyer[0] for window in mine.left_to_others} == {LICENCE, OTHER_LICENCE}
+    assert {window.buyer[0] for window in mine.left_to_others} == {LICENSE, OTHER_LICENSE}
     assert is_closed(world)
     assert world.item(anew)["deprovisioningExpiry"] == "2026-11-28T13:00:00Z"
-    assert not is_closed(world, licence=OTHER_LICENCE)
+    assert not is_closed(world, license=OTHER_LICENSE)
 
 
 def test_the_loser_of_a_race_says_so(world):
     world.put(a_deprovisioning(OVER))
     closed = a_subscriber(subscriptionStatus="inactive", updatedAt="2026-11-28T12:19:59Z")
     world.meanwhile(lambda: world.put(closed), "UpdateItem", table="subscribers")
-    shown = world.finalise().shown["result"]
+    shown = world.finalize().shown["result"]
     assert (shown["closed"], shown["changed_meanwhile"]) == (0, 1)
     assert world.item(a_subscriber())["updatedAt"] == "2026-11-28T12:19:59Z"
 
@@ -99,24 +99,24 @@ def test_a_row_written_anew_stays_open_where_it_was_its_last_write_that_counted(
     world.put(a_deprovisioning("soon", updatedAt=LONG_AGO))
     (window,) = a_store(world).open_windows()
     world.put(a_deprovisioning("soon", updatedAt="2026-11-28T12:19:00Z"))
-    assert not a_store(world).finalise(window, world.clock.now)
+    assert not a_store(world).finalize(window, world.clock.now)
     assert not is_closed(world)
 
 
-def test_what_is_lost_is_told_by_masked_licence_and_hour_in_a_failed_check(world):
+def test_what_is_lost_is_told_by_masked_license_and_hour_in_a_failed_check(world):
     world.put(
-        a_deprovisioning(OVER), a_deprovisioning(OVER, account=OTHER_ACCOUNT), a_deprovisioning(OVER, OTHER_LICENCE)
+        a_deprovisioning(OVER), a_deprovisioning(OVER, account=OTHER_ACCOUNT), a_deprovisioning(OVER, OTHER_LICENSE)
     )
     world.put(*some_usage("1.5", "2"), a_usage(7, {"S": "abc"}), an_aggregate("10", dimension="direct"))
     world.put(a_usage(0, "4", account=OTHER_ACCOUNT), a_usage(0, "8", hour="2026-11-28T12"))
     world.put(
-        a_usage(0, "9", licence="arn:aws:license-manager::1:license:l-active"), a_usage(0, "9", hour="2026-11-27T12")
+        a_usage(0, "9", license="arn:aws:license-manager::1:license:l-active"), a_usage(0, "9", hour="2026-11-27T12")
     )
-    outcome = world.finalise()
+    outcome = world.finalize()
     assert outcome.success
     assert is_closed(world)
     assert is_closed(world, account=OTHER_ACCOUNT)
-    assert is_closed(world, licence=OTHER_LICENCE)
+    assert is_closed(world, license=OTHER_LICENSE)
     assert outcome.shown["result"]["lost_quantity"] == 25.5
     told = {evaluation.partition: evaluation for evaluation in outcome.evaluations}
     assert set(told) == {HOUR, "2026-11-28T12"}
@@ -130,7 +130,7 @@ def test_what_is_lost_is_told_by_masked_licence_and_hour_in_a_failed_check(world
     assert (check.metadata["lost_rows"].value, check.metadata["lost_records"].value) == (4, 1)
     assert "a quantity of 17.5" in check.description
     lines = [line.data for line in check.metadata["losses"].records]
-    assert [(line["licence"], line["account"], line["hour"]) for line in lines] == [
+    assert [(line["license"], line["account"], line["hour"]) for line in lines] == [
         ("****cdef", "****6666", HOUR), ("****cdef", "****9999", HOUR),
     ]  # fmt: skip
     assert [Decimal(line["quantity"]) for line in lines] == [Decimal("13.5"), Decimal(4)]
@@ -146,7 +146,7 @@ def test_what_waits_for_the_months_grace_is_lost_by_a_window_that_closes_before_
     world.at("2026-12-31T22:20:00Z")
     world.put(a_deprovisioning("2026-12-31T22:20:00Z"), a_usage(0, "5", hour="2026-12-30T20"),
               a_usage(0, "7", hour="2026-12-30T18"))  # fmt: skip
-    outcome = world.finalise()
+    outcome = world.finalize()
     assert {each.partition: each.metadata["lost_quantity"].value for each in outcome.evaluations} == {
         "2026-12-30T20": 5
     }
@@ -155,7 +155,7 @@ def test_what_waits_for_the_months_grace_is_lost_by_a_window_that_closes_before_
 def test_zeros_and_rows_that_an_aggregate_counts_already_are_no_loss(world):
     world.put(a_deprovisioning(OVER), a_usage(0, "0", hour="2026-11-28T11"))
     world.put(an_aggregate("6"), *some_usage("2", "4"))
-    assert world.finalise().shown["result"]["lost_quantity"] == 6
+    assert world.finalize().shown["result"]["lost_quantity"] == 6
 
 
 def test_the_loss_is_in_the_log_before_anything_is_written(world):
@@ -170,8 +170,8 @@ def test_the_loss_is_in_the_log_before_anything_is_written(world):
 def test_windows_are_closed_as_they_are_told_the_oldest_expiry_first(world, monkeypatch):
     """So a run that is ended has got somewhere, and its last word on an hour names all that it lost there."""
     monkeypatch.setattr(finalization, "_PORTION", 1)
-    world.put(a_deprovisioning(OVER), a_deprovisioning("2026-11-28T12:19:59Z", OTHER_LICENCE))
-    world.put(a_usage(0, "2"), a_usage(0, "3", licence=OTHER_LICENCE))
+    world.put(a_deprovisioning(OVER), a_deprovisioning("2026-11-28T12:19:59Z", OTHER_LICENSE))
+    world.put(a_usage(0, "2"), a_usage(0, "3", license=OTHER_LICENSE))
     store, seen = a_store(world), []
     events = store.client.meta.events
     events.register("before-call.dynamodb.UpdateItem", lambda **_: seen.append("closes one"))
@@ -184,15 +184,15 @@ def test_windows_are_closed_as_they_are_told_the_oldest_expiry_first(world, monk
     with pytest.raises(KeyboardInterrupt):
         close_windows(store, world.deployment.tables, tell)
     assert seen == [(HOUR, [3]), "closes one", (HOUR, [3, 2])]
-    assert is_closed(world, licence=OTHER_LICENCE)
+    assert is_closed(world, license=OTHER_LICENSE)
     assert not is_closed(world)
 
 
 @pytest.mark.parametrize(("operation", "step"), [("UpdateItem", "closed"), ("BatchGetItem", "judged")])
 def test_trouble_with_one_window_leaves_that_one_open_and_no_other(world, operation, step):
-    licenses = [f"{LICENCE}{number}" for number in range(7)]
-    world.put(*(a_deprovisioning(OVER, licence) for licence in licenses))
-    world.put(*(a_usage(0, "2", licence=licence) for licence in licenses))
+    licenses = [f"{LICENSE}{number}" for number in range(7)]
+    world.put(*(a_deprovisioning(OVER, license) for license in licenses))
+    world.put(*(a_usage(0, "2", license=license) for license in licenses))
     tables = world.deployment.tables
     client = tables.subscribers.client if operation == "UpdateItem" else tables.usage.client
 
@@ -201,20 +201,20 @@ def test_trouble_with_one_window_leaves_that_one_open_and_no_other(world, operat
             raise ValueError(f"no idea what {licenses[3]} of {ACCOUNT} is")
 
     client.meta.events.register(f"provide-client-params.dynamodb.{operation}", fail)
-    outcome = world.finalise()
+    outcome = world.finalize()
     assert not outcome.success
-    assert [licence for licence in licenses if not is_closed(world, licence=licence)] == [licenses[3]]
+    assert [license for license in licenses if not is_closed(world, license=license)] == [licenses[3]]
     assert "1 flush windows are over and still open" in outcome.message
     assert "The window of license ****def3, account ****6666" in outcome.message
     assert f"could not be {step}: ValueError: no idea what ****def3" in outcome.message
     assert "6 windows were closed in this run" in outcome.message
     assert (outcome.failed_with["closed"], outcome.failed_with["still_open"]) == (6, 1)
     client.meta.events.unregister(f"provide-client-params.dynamodb.{operation}", fail)
-    assert world.finalise().shown["result"]["closed"] == 1
+    assert world.finalize().shown["result"]["closed"] == 1
 
 
 def test_where_aws_refuses_the_caller_no_further_window_is_tried(world):
-    world.put(*(a_deprovisioning(OVER, f"{LICENCE}{number}") for number in range(30)))
+    world.put(*(a_deprovisioning(OVER, f"{LICENSE}{number}") for number in range(30)))
     tried = []
 
     def refuse(**_):
@@ -222,14 +222,14 @@ def test_where_aws_refuses_the_caller_no_further_window_is_tried(world):
         raise ClientError({"Error": {"Code": "AccessDeniedException", "Message": "not allowed"}}, "UpdateItem")
 
     world.deployment.tables.subscribers.client.meta.events.register("provide-client-params.dynamodb.UpdateItem", refuse)
-    outcome = world.finalise()
+    outcome = world.finalize()
     assert "30 flush windows are over and still open: no further one was tried: CallerError" in outcome.message
     assert "AccessDeniedException" in outcome.message
     assert len(tried) <= 8
 
 
 def test_an_outage_is_not_tried_window_by_window(world):
-    world.put(*(a_deprovisioning(OVER, f"{LICENCE}{number:02}") for number in range(60)))
+    world.put(*(a_deprovisioning(OVER, f"{LICENSE}{number:02}") for number in range(60)))
     tried = []
 
     def fail(**_):
@@ -237,7 +237,7 @@ def test_an_outage_is_not_tried_window_by_window(world):
         raise ClientError({"Error": {"Code": "InternalServerError", "Message": "away"}}, "UpdateItem")
 
     world.deployment.tables.subscribers.client.meta.events.register("provide-client-params.dynamodb.UpdateItem", fail)
-    outcome = world.finalise()
+    outcome = world.finalize()
     assert "60 flush windows are over and still open" in outcome.message
     assert 20 <= len(tried) < 28
 
@@ -248,7 +248,7 @@ def test_a_check_of_another_run_of_the_hour_is_answered_beside_it(world, instanc
     world.put(a_usage(0, "1"))
     assert world.meter(instance=instance).checks["all_subscribed"].passed
     world.put(a_deprovisioning(OVER), a_usage(5, "1", dimension="later"))
-    world.finalise(instance=instance)
+    world.finalize(instance=instance)
     key = dg.AssetCheckKey(dg.AssetKey("metered_usage"), "all_subscribed")
     (record,) = instance.event_log_storage.get_asset_check_execution_history(key, limit=1)
     assert record.status.value == "FAILED"
@@ -259,7 +259,7 @@ def test_shadow_mode_closes_nothing_and_says_so(world):
     world.configure(mode=Mode.SHADOW)
     world.put(a_deprovisioning(OVER), a_usage(0, "1"))
     before = world.dump()
-    outcome = world.finalise()
+    outcome = world.finalize()
     assert outcome.success
     assert "writes to no table" in outcome.shown["result"]["notes"]
     assert world.dump() == before
@@ -269,25 +269,25 @@ def test_a_row_without_the_flag_is_left_alone_whatever_it_says(world):
     row = a_deprovisioning(OVER, deprovisioningPendingFlag=None)
     world.put(row)
     before = world.item(row)
-    assert world.finalise().shown["result"]["open_windows"] == 0
+    assert world.finalize().shown["result"]["open_windows"] == 0
     assert world.item(row) == before
 
 
 def test_a_table_that_is_not_there_fails_in_words(world):
     world.configure(subscribers_table="nowhere")
-    outcome = world.finalise()
+    outcome = world.finalize()
     assert not outcome.success
     assert "the subscribers table nowhere (SUBSCRIBERS_TABLE)" in outcome.message
 
 
-def test_after_the_end_the_licence_is_out_of_every_flush(world):
+def test_after_the_end_the_license_is_out_of_every_flush(world):
     world.put(a_deprovisioning(OVER), a_usage(0, "1"))
-    world.finalise()
+    world.finalize()
     assert world.flush().shown["planned"]["windows"] == 0
     assert world.row_statuses() == {"pending": 1}
 
 
 def test_an_updated_at_that_is_null_keeps_no_window_open(world):
     world.put(a_deprovisioning("no instant", updatedAt={"NULL": True}))
-    assert world.finalise().success
+    assert world.finalize().success
     assert world.item(a_subscriber())["subscriptionStatus"] == "inactive"

@@ -9,7 +9,7 @@ from metering_dagster.billing_changes.stores.day_files import Replacement
 from metering_dagster.settings import Settings
 
 
-def materialise(settings: Settings, day: date) -> None:
+def materialize(settings: Settings, day: date) -> None:
     """What a run of `billing_changes` does for a day."""
     billing = Billing(settings)
     files = billing.files("")
