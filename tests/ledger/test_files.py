@@ -136,7 +136,7 @@ def test_an_unfinished_file_is_no_part_of_the_ledger(tmp_path: Path) -> None:
     """A killed run leaves what it had written under another name, which no reader takes for a file of the ledger."""
     root = tmp_path / "ledger"
     killed = (
-        "import os, signal; from decimal import Decimal; from metering_dagster.ledger import files;"
+        "import os, signal; from decimal import Decimal; from metering_dagster.ledger.stores import files;"
         "from metering_dagster.ledger.rules.entries import Entry; files.BUFFER = 1;"
         f"file = files.Ledger({str(root)!r}).file({HOUR!r}, 'run-1', 'live', 'run-1');"
         "file.tell(Entry('record', 'Success', 'l', 'a', 'd', Decimal(1)));"
