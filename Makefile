@@ -37,7 +37,7 @@ test: $(READY)  ## Rules, stores, Dagster in one process: no server, no Java
 	@$(BIN)/python -m pytest -q -n auto --dist worksteal -m "not services"
 
 test-services: $(READY)  ## Processes that are killed, servers, end to end; scripts/fetch_dynamodb_local.sh fetches one
-	@$(BIN)/python -m pytest -q -n auto --dist loadfile -m services
+	@$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder -m services
 
 test-all: test test-services  ## Both
 

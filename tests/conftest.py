@@ -32,6 +32,15 @@ ON_EACH_ENGINE = ("test_stores_", "test_contract_", CASES)
 """Modules whose names begin so run on each engine: what they show hangs on how DynamoDB answers."""
 
 
+LONGEST = ("tests/simulation/test_worlds.py", "tests/e2e/", "tests/local/test_de", "tests/test_month_end.py")
+"""Begun first, or at the end one process works on them while the others have nothing left."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the longest files first; the order within a file stays."""
+    items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Let the tests of the stores run in memory and on ministack in `make test`, on DynamoDB Local with the services.
 

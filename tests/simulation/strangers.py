@@ -157,6 +157,8 @@ class Strangers:
         is_integer = self.plan.quantities.value == "integer"
         if is_integer and quantity != quantity.to_integral_value():
             return "NonIntegerQuantity"
+        if quantity.normalize().as_tuple().exponent < -6:  # a row with more of them is in its sum as well
+            return "TooManyDecimals"
         return "QuantityTooLarge" if quantity > (2**31 - 1 if is_integer else Decimal("9999999999.999999")) else None
 
     def _sent(self, group: Group, quantity: Decimal) -> dict[str, Any]:

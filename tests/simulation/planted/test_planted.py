@@ -20,15 +20,15 @@ FOUND = {
     "counted_rows_forgotten": (1, "c"),
     "hold_ended_too_early": (1, "d"),
     "repeated_event_moves_the_expiry": (5, "e"),
-    "probe_error_taken_for_nothing_to_do": (3, "d"),
+    "probe_error_taken_for_nothing_to_do": (28, "d"),
 }
-"""A seed that shows it, and the invariant that the judge names (docs/guarantees.md, "Planted bugs")."""
+"""A seed that shows it, and the invariants one of which the judge names (docs/guarantees.md, "Planted bugs")."""
 MORE_FOUND = {
     "called_open_for_too_long": (1, "d"),
     "called_closed_too_early": (1, "d"),
     "no_grace_at_a_months_end": (12, "d"),
     "no_last_call_of_what_is_held": (1, "d"),
-    "unprocessed_records_forgotten": (23, "e"),
+    "unprocessed_records_forgotten": (6, "de"),
     "allocations_dropped": (1, "a"),
     "late_rows_taken_for_counted": (1, "c"),
     "no_receipt": (1, "a"),
@@ -44,13 +44,13 @@ STRANGERS_FOUND = {
     "good_rows_left_rejected": (5, "d"),
     "restored_rows_not_counted_again": (7, "a"),
     "empty_allocations_rejected": (1, "c"),
-    "unprocessed_keys_forgotten": (2, "c"),
+    "unprocessed_keys_forgotten": (5, "cd"),
     "dry_run_sends": (10, "a"),
     "shadow_writes": (19, "b"),
     "former_agreements_end_stays": (10, "e"),
     "identity_not_claimed": (1, "a"),
     "region_not_looked_at": (4, "a"),
-    "answers_matched_by_position": (6, "a"),
+    "answers_matched_by_position": (3, "a"),
     "astray_not_scanned": (1, "b"),
     "expired_on_a_months_last_day": (13, "d"),
     "rejected_within_the_first_hour": (3, "c"),
@@ -72,10 +72,10 @@ def test_there_are_ten_and_each_is_known_to_be_found():
 
 @pytest.mark.parametrize("name", ALL)
 def test_the_judge_sees_it(name):
-    seed, invariant = EVERY[name]
+    seed, invariants = EVERY[name]
     find = hunt(name, range(seed, seed + NEARBY))
     assert find is not None, f"look for it again: .venv/bin/python -m tests.simulation.planted {name}"
-    assert find.invariant == invariant, find.words
+    assert find.invariant in invariants, find.words
 
 
 @pytest.mark.parametrize("seed", sorted({seed for seed, _ in EVERY.values()}))
