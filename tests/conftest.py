@@ -32,7 +32,7 @@ ON_EACH_ENGINE = ("test_stores_", "test_contract_", CASES)
 """Modules whose names begin so run on each engine: what they show hangs on how DynamoDB answers."""
 
 
-LONGEST = ("tests/simulation/test_worlds.py", "tests/e2e/", "tests/local/test_de", "tests/test_month_end.py")
+LONGEST = ("tests/simulation/test_worlds.py", "tests/e2e/", "tests/devstack/test_de", "tests/test_month_end.py")
 """Begun first, or at the end one process works on them while the others have nothing left."""
 
 
