@@ -22,7 +22,7 @@ from sqlalchemy import Connection, Engine, create_engine, text
 from benchmarks.billing_rows import DAYS, FULL, build, ingest_again, touch
 from metering_dagster.billing_changes.rules.cells import Signal, cells_of, states_of_days
 from metering_dagster.billing_changes.stores.database import Database
-from metering_dagster.billing_changes.stores.queries import Reading
+from metering_dagster.billing_changes.stores.queries import BillingSnapshot
 from tests.billing_changes.filling import queries_of
 from tests.command_line import positive
 from tests.mariadb import Server, private_server, program, running_server
@@ -75,7 +75,7 @@ def measure(database: Database, engine: Engine, say: Callable[[Figure], None]) -
 
     figures: dict[str, Figure] = {}
 
-    def ask(name: str, question: Callable[[Reading], int]) -> None:
+    def ask(name: str, question: Callable[[BillingSnapshot], int]) -> None:
         figures[name] = _asked(database, engine, name, question)
         say(figures[name])
 
@@ -94,7 +94,7 @@ def measure(database: Database, engine: Engine, say: Callable[[Figure], None]) -
     return figures
 
 
-def _poll(reading: Reading, first: date) -> int:
+def _poll(reading: BillingSnapshot, first: date) -> int:
     """What the sensor asks every minute: who subscribes, and what moved."""
     starts = dict.fromkeys(Signal, reading.now - OVERLAP)
     cells = cells_of(reading.pieces_since(starts, first), reading.claims())
@@ -102,12 +102,12 @@ def _poll(reading: Reading, first: date) -> int:
     return len(cells)
 
 
-def _exactly(reading: Reading, days: Sequence[date], amounts: bool) -> int:
+def _exactly(reading: BillingSnapshot, days: Sequence[date], amounts: bool) -> int:
     claims = reading.claims()
     return len(cells_of(reading.pieces_of(days, claims, amounts=amounts), claims))
 
 
-def _asked(database: Database, engine: Engine, name: str, question: Callable[[Reading], int]) -> Figure:
+def _asked(database: Database, engine: Engine, name: str, question: Callable[[BillingSnapshot], int]) -> Figure:
     best, answers = float("inf"), 0
     for _ in range(REPEATS):
         with queries_of(database) as queries, database.reading() as reading:

@@ -26,7 +26,7 @@ from metering_dagster.licenses.rules.flush_plan import hours_to_flush
 from metering_dagster.licenses.services.finalization import close_windows
 from metering_dagster.licenses.services.flush_search import need_of_flush, pending_hours
 from metering_dagster.licenses.stores.open_windows import ClosingStore
-from metering_dagster.metering.rules.flush_window import Whose
+from metering_dagster.metering.rules.flush_window import LicenseScope
 from metering_dagster.metering.services.aggregation import aggregate
 from metering_dagster.metering.services.deployment import Deployment
 from metering_dagster.metering.services.discovery import discover, pending_of
@@ -123,9 +123,9 @@ class _Endings:
         windows = deployment.tables.subscribers.deprovisioning()
         for each in pending_hours(deployment.indexes, hours_to_flush(NOW, windows)):
             hour = hours.parse_bucket(each.bucket)
-            discover(deployment.tables, deployment.slice_of(hour, Whose.DEPROVISIONING)[0])
-            aggregate(deployment.tables, deployment.slice_of(hour, Whose.DEPROVISIONING)[0])
-            part, _ = deployment.slice_of(hour, Whose.DEPROVISIONING)
+            discover(deployment.tables, deployment.slice_of(hour, LicenseScope.DEPROVISIONING)[0])
+            aggregate(deployment.tables, deployment.slice_of(hour, LicenseScope.DEPROVISIONING)[0])
+            part, _ = deployment.slice_of(hour, LicenseScope.DEPROVISIONING)
             deployment.submitter(urgent=True).submit(part)
             pending_of(deployment.tables, part)
 

@@ -47,7 +47,7 @@ class Mode(StrEnum):
     SHADOW = "shadow"
 
 
-class Status(StrEnum):
+class DefaultStatus(StrEnum):
     """`METERING_DEFAULT_STATUS`."""
 
     RUNNING = "running"
@@ -172,7 +172,7 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         events_seconds=read("METERING_EVENTS_SECONDS", _seconds, Settings.events_seconds),
         flush_seconds=read("METERING_FLUSH_SECONDS", _seconds, Settings.flush_seconds),
         finalize_seconds=read("METERING_FINALIZE_SECONDS", _seconds, Settings.finalize_seconds),
-        running=read("METERING_DEFAULT_STATUS", _one_of(Status), Status.STOPPED) is Status.RUNNING,
+        running=read("METERING_DEFAULT_STATUS", _one_of(DefaultStatus), DefaultStatus.STOPPED) is DefaultStatus.RUNNING,
         alerts_topic_arn=read("METERING_ALERTS_TOPIC_ARN", _topic_arn, None),
         alerts_webhook_url=read("METERING_ALERTS_WEBHOOK_URL", _webhook_url, None, lambda _: "****"),
         ui_url=read("METERING_UI_URL", _ui_url, None),

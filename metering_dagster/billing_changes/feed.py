@@ -29,18 +29,18 @@ from typing import TYPE_CHECKING, TypeVar
 from metering_dagster.billing_changes.rules import heartbeat
 from metering_dagster.billing_changes.rules.cells import Signal
 from metering_dagster.billing_changes.rules.consumer_offsets import (
-    Standing,
+    ConsumerOffset,
     checked_name,
     checked_token,
     content_of,
     offer_of,
     standing_of,
 )
-from metering_dagster.billing_changes.rules.consumer_response import Reported, answer_for
+from metering_dagster.billing_changes.rules.consumer_response import ReportedDays, answer_for
 from metering_dagster.billing_changes.rules.feed_response import (
     COLUMNS,
-    Answer,
-    Question,
+    FeedRequest,
+    FeedResponse,
     answer_since,
     asked_since,
     record,
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from metering_dagster.billing_changes.rules.day_diff import DayReport
-    from metering_dagster.billing_changes.stores.day_files import DayFiles, Document
+    from metering_dagster.billing_changes.stores.day_files import DayFiles, StoredDocument
 
 T = TypeVar("T")
 _ATTEMPTS = 50
@@ -66,7 +66,7 @@ _STALE = timedelta(minutes=10)
 
 def changes(
     since: str | datetime, *, horizon_days: int | str | None = None, settings: Settings | None = None
-) -> Answer:
+) -> FeedResponse:
     """The cells that were ingested again since an instant, itself included, read from the database now.
 
     `since` is ISO-8601 text that names its zone, or an aware datetime; `horizon_days` (1 to 92) how many days back is
@@ -80,7 +80,7 @@ def changes(
     asked = asked_since(since)
     horizon = billing.rules.horizon if horizon_days is None else timedelta(days=_checked_horizon(horizon_days))
     with billing.database.reading() as reading:
-        question = Question(asked, horizon, reading.now)
+        question = FeedRequest(asked, horizon, reading.now)
         starts = {signal: question.start(reading.precision(signal)) for signal in Signal}
         claims = reading.claims()
         pieces = reading.pieces_since(starts, question.read_from) if claims.subscriptions else []
@@ -89,7 +89,7 @@ def changes(
     return answer_since(question, billing.rules.overlap, pieces, claims, odd)
 
 
-def new_for(name: str, *, settings: Settings | None = None) -> Answer:
+def new_for(name: str, *, settings: Settings | None = None) -> FeedResponse:
     """What was reported and is new for the named consumer, with the token that acknowledges it (`meta.token`).
 
     Until that is acknowledged, asking again gives the same again, and what has come since. A name that was never used
@@ -122,7 +122,7 @@ def acknowledge(name: str, token: str, *, settings: Settings | None = None) -> b
 
 
 @contextmanager
-def consumer(name: str, *, settings: Settings | None = None) -> Iterator[Answer]:
+def consumer(name: str, *, settings: Settings | None = None) -> Iterator[FeedResponse]:
     """A block that takes what is new for the named consumer; it counts as taken when the block ends without an error.
 
         with feed.consumer("warehouse") as new:
@@ -140,14 +140,14 @@ def consumer(name: str, *, settings: Settings | None = None) -> Iterator[Answer]
         raise DamagedFileError(f"All else was taken by {name}, but: {' '.join(answer.meta.damaged)}")
 
 
-def frame(answer: Answer) -> "pd.DataFrame":
+def frame(answer: FeedResponse) -> "pd.DataFrame":
     """The answer's rows as a pandas DataFrame; signals and amounts as text."""
     import pandas as pd
 
     return pd.DataFrame([record(row) for row in answer.rows], columns=list(COLUMNS))
 
 
-def _offer(billing: Billing, files: "DayFiles", name: str) -> Answer:
+def _offer(billing: Billing, files: "DayFiles", name: str) -> FeedResponse:
     # In this order: what is read later is at least as new as what was read before says.
     looked = files.document(heartbeat.NAME)
     beat = heartbeat.read_heartbeat(looked.content) if looked else None
@@ -158,7 +158,7 @@ def _offer(billing: Billing, files: "DayFiles", name: str) -> Answer:
     there, damaged = _read(files, due)
     offer = offer_of(name, there, beat.complete_until if beat and not damaged else None)
     lost = sorted(standing.marks.keys() - generations.keys())
-    reported = Reported([report for _, report in there], lost, beat, damaged)
+    reported = ReportedDays([report for _, report in there], lost, beat, damaged)
     answer = answer_for(
         standing, offer, reported,
         now=datetime.now(UTC), horizon=billing.rules.horizon, stale=_stale(billing.settings),
@@ -189,11 +189,13 @@ def _acknowledge(files: "DayFiles", name: str, token: str) -> bool:
     return moved is not standing
 
 
-def _standing(name: str, document: "Document | None") -> Standing:
-    return Standing(name) if document is None else standing_of(name, document.content)
+def _standing(name: str, document: "StoredDocument | None") -> ConsumerOffset:
+    return ConsumerOffset(name) if document is None else standing_of(name, document.content)
 
 
-def _keep(files: "DayFiles", name: str, read: "Document | None", before: Standing, after: Standing) -> None:
+def _keep(
+    files: "DayFiles", name: str, read: "StoredDocument | None", before: ConsumerOffset, after: ConsumerOffset
+) -> None:
     """Write it if it is another one, on the condition that nobody else has written since."""
     if after is not before:
         files.replace_document(_place(name), content_of(after), read.generation if read else None)

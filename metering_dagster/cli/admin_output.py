@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from urllib.parse import urlsplit
 
-from metering_dagster.admin.rules.outlook import Outlook, Standing, State
+from metering_dagster.admin.rules.outlook import HourOutlook, Outlook, State
 from metering_dagster.admin.services.init import TableReport, price
-from metering_dagster.admin.services.status import JUDGED_ROWS, Place
+from metering_dagster.admin.services.status import JUDGED_ROWS, Surroundings
 from metering_dagster.core import hours
 from metering_dagster.core.masking import mask_lines
 
@@ -65,7 +65,7 @@ def init_json(reports: Sequence[TableReport]) -> dict[str, object]:
     }
 
 
-def status_text(place: Place, found: Outlook) -> str:
+def status_text(place: Surroundings, found: Outlook) -> str:
     """A head, a line for each hour with something pending, what it comes to, what was looked at."""
     clock = " (the clock is frozen)" if place.is_clock_frozen else ""
     lines = [
@@ -87,7 +87,7 @@ def status_text(place: Place, found: Outlook) -> str:
     return mask_lines(lines)
 
 
-def _cells(standing: Standing) -> tuple[str, ...]:
+def _cells(standing: HourOutlook) -> tuple[str, ...]:
     pending = standing.pending
     told = ("?" if count is None else str(count) for count in (pending.held, pending.zero))
     return (standing.bucket, str(pending.rows), *told, str(pending.aggregates))
@@ -100,7 +100,7 @@ def _line(cells: Sequence[str]) -> str:
     ).rstrip()
 
 
-def _meaning(standing: Standing) -> str:
+def _meaning(standing: HourOutlook) -> str:
     if standing.state is State.WAITING and standing.opens_at is not None and standing.closes_at is not None:
         return f"waits: billable again from {_short(standing.opens_at)} to {_short(standing.closes_at)}"
     if standing.opens_at is not None:
@@ -124,7 +124,7 @@ def _totals(found: Outlook) -> list[str]:
     return lines
 
 
-def _names(standings: Sequence[Standing]) -> str:
+def _names(standings: Sequence[HourOutlook]) -> str:
     names = [standing.bucket for standing in standings]
     return ", ".join(names) if len(names) <= 5 else f"{', '.join(names[:4])} and {len(names) - 4} more hours"
 
@@ -134,7 +134,7 @@ def _looked_at(found: Outlook) -> str:
     return f"{len(found.looked_at)} hours, {hours.bucket(first)} to {hours.bucket(last)}, in both tables"
 
 
-def status_json(place: Place, found: Outlook) -> dict[str, object]:
+def status_json(place: Surroundings, found: Outlook) -> dict[str, object]:
     """The same for programs; instants are ISO-8601 in UTC."""
     cutoff = found.next_cutoff
     return {
@@ -160,7 +160,7 @@ def status_json(place: Place, found: Outlook) -> dict[str, object]:
     }
 
 
-def _hour_json(standing: Standing) -> dict[str, object]:
+def _hour_json(standing: HourOutlook) -> dict[str, object]:
     pending = standing.pending
     return {
         "hour": standing.bucket,

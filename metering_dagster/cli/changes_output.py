@@ -8,7 +8,14 @@ import re
 from collections.abc import Iterable, Sequence
 from datetime import date, datetime
 
-from metering_dagster.billing_changes.rules.feed_response import COLUMNS, Answer, AnswerRow, Meta, instant_text, record
+from metering_dagster.billing_changes.rules.feed_response import (
+    COLUMNS,
+    AnswerRow,
+    FeedResponse,
+    Meta,
+    instant_text,
+    record,
+)
 from metering_dagster.core.masking import mask_text
 
 _WIDEST = 50
@@ -21,14 +28,14 @@ _AMOUNTS = re.compile(r"(?:-?\d+(?:\.\d+)? [A-Z]{3}(?:, |$))+", re.ASCII)
 _QUOTED = re.compile(r'[",\r\n]')
 
 
-def answer_json(answer: Answer) -> str:
+def answer_json(answer: FeedResponse) -> str:
     """`{"rows": […], "meta": {…}}` (domain: the billing-changes signal). Amounts are text, since they are exact."""
     return json.dumps(
         {"rows": [_row_json(row, answer.meta) for row in answer.rows], "meta": _meta_json(answer.meta)}, indent=2
     )
 
 
-def meta_text(answer: Answer) -> str:
+def meta_text(answer: FeedResponse) -> str:
     """The meta block alone as JSON."""
     return json.dumps(_meta_json(answer.meta), indent=2)
 
@@ -78,7 +85,7 @@ def _row_json(row: AnswerRow, meta: Meta) -> dict[str, object]:
     return told
 
 
-def answer_csv(answer: Answer) -> str:
+def answer_csv(answer: FeedResponse) -> str:
     """Return the rows as CSV under a header; what is not known is empty.
 
     Others write names and identifiers. A spreadsheet would run one that looks like a formula: it gets an apostrophe.
@@ -101,7 +108,7 @@ def _csv_line(cells: Iterable[str]) -> str:
     return ",".join('"{}"'.format(cell.replace('"', '""')) if _QUOTED.search(cell) else cell for cell in cells) + "\n"
 
 
-def answer_text(answer: Answer) -> str:
+def answer_text(answer: FeedResponse) -> str:
     """A table, and what it tells and does not, for people. Account ids are masked in it."""
     meta = answer.meta
     lines = [*_table(answer.rows, meta), ""] if answer.rows else []

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
-from metering_dagster.devstack.sample import SORT_KEY, Kind, SampleRow
+from metering_dagster.devstack.sample import SORT_KEY, SampleKind, SampleRow
 from metering_dagster.devstack.sandbox.bill import BilledRecord
 
 RowKey = tuple[str, str]
@@ -81,7 +81,7 @@ def strike_balance(
     `ends` and `aggregates` are the items of the tables as they stand at the end, as plain values.
     """
     later = list(later)
-    again = {row_key(row) for row in later if row.kind in (Kind.OVERWRITTEN, Kind.REPEATED)}
+    again = {row_key(row) for row in later if row.kind in (SampleKind.OVERWRITTEN, SampleKind.REPEATED)}
     balance = Balance(defaultdict(HourBalance))
     counted: dict[GroupKey, Decimal] = defaultdict(Decimal)
     accounts: dict[str, str] = {}
@@ -91,7 +91,7 @@ def strike_balance(
         hour.used += row.used
         accounts[row.item.get("customerIdentifier", "")] = row.group[1]
         end = ends.get(row_key(row), {})
-        if row.kind in (Kind.OVERWRITTEN, Kind.REPEATED):
+        if row.kind in (SampleKind.OVERWRITTEN, SampleKind.REPEATED):
             # The second was counted before: only what is new in it is to be accounted for.
             hour.late += row.used if end.get("meteringStatus") == "LateUsage" else 0
         elif row_key(row) in again:
@@ -116,7 +116,7 @@ def _add_end(row: SampleRow, end: Mapping[str, Any], hour: HourBalance, counted:
     status = end.get("meteringStatus")
     if end.get("meteringPending") is not None:
         hour.held += row.used
-        hour.waiting += row.kind is Kind.ZERO
+        hour.waiting += row.kind is SampleKind.ZERO
     elif status == "Aggregated":
         counted[row.group] += row.used
     elif status == "RejectedClientSide":

@@ -26,7 +26,7 @@ from metering_dagster.devstack.runs import Progress, Run, perform
 from metering_dagster.settings import read_settings
 
 if TYPE_CHECKING:
-    from metering_dagster.billing_changes.rules.day_diff import Row
+    from metering_dagster.billing_changes.rules.day_diff import CellChange
     from metering_dagster.billing_changes.stores.day_files import DayFiles
 
 SENSOR, JOB = "billing_changes", "refresh_billing_changes"
@@ -132,13 +132,13 @@ class _Deployment:
             self.failures += perform(run, self._defs, self._instance)
         return [date.fromisoformat(str(request.partition_key)) for request in asked]
 
-    def rows(self, days: Sequence[date]) -> "list[Row]":
+    def rows(self, days: Sequence[date]) -> "list[CellChange]":
         """What is reported of these days."""
         found = [self._files.read(day) for day in days]
         return [row for each in found if each is not None for row in each.report.rows]
 
 
-def _moved(row: "Row") -> MovedCell:
+def _moved(row: "CellChange") -> MovedCell:
     move = Move.VANISHED if row.vanished else Move.CHANGED if row.changed else Move.TOUCHED
     one = row.cell.subscription
     return MovedCell(row.cell.day, one.id, one.name, move, dict(row.amounts_before or ()), dict(row.amounts))

@@ -83,7 +83,7 @@ class Subscribed:
 
 
 @dataclass(frozen=True)
-class Tenant:
+class SampleTenant:
     """A subscription, an account or a project of one of the clouds."""
 
     scope_id: str
@@ -110,7 +110,7 @@ _FACTS_JOB, _DAILY_JOB = _Job(time(1, 20), (1, 3, 6)), _Job(time(3, 5), (1, 2))
 class _Line:
     """What a service of a resource group costs, day by day."""
 
-    tenant: Tenant
+    tenant: SampleTenant
     resource_group: str | None
     service: str
     usual: float
@@ -121,13 +121,13 @@ class _Line:
 
 
 @dataclass(frozen=True)
-class Cast:
+class BillingCast:
     """Who there is: the same at any time."""
 
-    tenants: tuple[Tenant, ...]
+    tenants: tuple[SampleTenant, ...]
     subscriptions: tuple[Subscribed, ...]
     lines: tuple[_Line, ...]
-    two_currencies: Tenant
+    two_currencies: SampleTenant
     shared_group: str
     """The resource group that two subscriptions name."""
 
@@ -187,14 +187,14 @@ def generate(now: datetime, seed: int = DEFAULT_SEED) -> BillingSample:
 
 
 @cache
-def cast_of(seed: int = DEFAULT_SEED) -> Cast:
+def cast_of(seed: int = DEFAULT_SEED) -> BillingCast:
     """Who there is with this seed."""
     rng = random.Random(f"{seed}/billing")
-    tenants: list[Tenant] = []
+    tenants: list[SampleTenant] = []
     subscriptions: list[Subscribed] = []
     lines: list[_Line] = []
     for name, currency, workloads in _AZURE_TENANTS:
-        tenant = Tenant(_guid(rng), name, AZURE, currency, rng.randrange(60))
+        tenant = SampleTenant(_guid(rng), name, AZURE, currency, rng.randrange(60))
         tenants.append(tenant)
         groups = [f"rg-{workload}" for workload in workloads]
         subscriptions += [_group(rng, group, f"{name}: {group[3:]}") for group in groups]
@@ -202,7 +202,7 @@ def cast_of(seed: int = DEFAULT_SEED) -> Cast:
             lines += _lines(rng, tenant, group, _AZURE_SERVICES, 1 if group == EVERYWHERE else rng.randint(4, 7))
     for integration, clouds in ((AWS, _AWS_TENANTS), (GCP, _GCP_TENANTS)):
         for scope_id, name in clouds:
-            tenants.append(Tenant(scope_id, name, integration, "USD", rng.randrange(60)))
+            tenants.append(SampleTenant(scope_id, name, integration, "USD", rng.randrange(60)))
             services = _AWS_SERVICES if integration == AWS else _GCP_SERVICES
             lines += _lines(rng, tenants[-1], None, services, rng.randint(6, len(services)))
     two_currencies = tenants[2]
@@ -215,7 +215,7 @@ def cast_of(seed: int = DEFAULT_SEED) -> Cast:
         Subscribed(_guid(rng), AZURE, _guid(rng), "Bought last week", "azure"),
     ]
     of_tenants = [_of_tenant(tenant) for tenant in tenants]
-    return Cast(tuple(tenants), (*of_tenants, *subscriptions), tuple(lines), two_currencies, shared)
+    return BillingCast(tuple(tenants), (*of_tenants, *subscriptions), tuple(lines), two_currencies, shared)
 
 
 def _guid(rng: random.Random) -> str:
@@ -223,7 +223,7 @@ def _guid(rng: random.Random) -> str:
     return "-".join((text[:8], text[8:12], f"4{text[13:16]}", f"a{text[17:20]}", text[20:]))
 
 
-def _of_tenant(tenant: Tenant) -> Subscribed:
+def _of_tenant(tenant: SampleTenant) -> Subscribed:
     return Subscribed(
         tenant.scope_id, tenant.integration_id, tenant.scope_id, tenant.name, tenant.integration_id.split("-")[0],
         enabled="given up" not in tenant.name,
@@ -235,21 +235,25 @@ def _group(rng: random.Random, group: str, name: str) -> Subscribed:
 
 
 def _lines(
-    rng: random.Random, tenant: Tenant, group: str | None, services: Sequence[tuple[str, float, float]], count: int
+    rng: random.Random,
+    tenant: SampleTenant,
+    group: str | None,
+    services: Sequence[tuple[str, float, float]],
+    count: int,
 ) -> Iterator[_Line]:
     for name, least, most in rng.sample(services, count):
         spelled = None if group is None else rng.choice((group, group, group.upper(), group.title()))
         yield _Line(tenant, spelled, name, rng.uniform(least, most), tenant.currency)
 
 
-def _monthly(rng: random.Random, tenant: Tenant) -> Iterator[_Line]:
+def _monthly(rng: random.Random, tenant: SampleTenant) -> Iterator[_Line]:
     """What is charged on the 1st: for the tenant as a whole, so without a resource group; credits are less than 0."""
     for service, least, most in (("Support plan", 90, 400), ("Reservations", 300, 2400), ("Tax", 200, 900)):
         yield _Line(tenant, None, service, rng.uniform(least, most), tenant.currency, monthly=True)
     yield _Line(tenant, None, "Credit: commitment", -rng.uniform(50, 700), tenant.currency, monthly=True)
 
 
-def _facts(cast: Cast, day: date, now: datetime, seed: int) -> Iterator[Fact]:
+def _facts(cast: BillingCast, day: date, now: datetime, seed: int) -> Iterator[Fact]:
     rng = random.Random(f"{seed}/billing/{day}")
     growth = max(0.1, 1 + YEARLY_GROWTH * (day - date(2026, 1, 1)).days / 365)
     for place, line in enumerate(cast.lines):
@@ -268,7 +272,7 @@ def _rhythm(service: str, day: date) -> float:
     return next((share for word, share in WEEKEND.items() if word in service), 1.0) if day.weekday() >= 5 else 1.0
 
 
-def _daily(cast: Cast, day: date, facts: Sequence[Fact], now: datetime) -> Iterator[Daily]:
+def _daily(cast: BillingCast, day: date, facts: Sequence[Fact], now: datetime) -> Iterator[Daily]:
     """What the facts add up to, tenant by tenant; what is charged in another currency stands in the facts alone."""
     for place, tenant in enumerate(cast.tenants):
         stamps = _ingested(_DAILY_JOB, tenant, place, day, now)
@@ -279,7 +283,9 @@ def _daily(cast: Cast, day: date, facts: Sequence[Fact], now: datetime) -> Itera
                         fetched_at=last, updated_at=first)  # fmt: skip
 
 
-def _ingested(job: _Job, tenant: Tenant, place: int, day: date, now: datetime) -> tuple[datetime, datetime] | None:
+def _ingested(
+    job: _Job, tenant: SampleTenant, place: int, day: date, now: datetime
+) -> tuple[datetime, datetime] | None:
     """When a row of the day was ingested first and last, up to `now`; None if it has not been yet."""
     closing = (day.replace(day=28) + timedelta(days=4)).replace(day=CLOSING_DAY)
     turn = timedelta(minutes=tenant.minute, milliseconds=place * 37, microseconds=place * 7919 % 1000)

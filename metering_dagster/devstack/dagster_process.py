@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from metering_dagster.core.errors import SettingsError
-from metering_dagster.devstack.home import Home
+from metering_dagster.devstack.home import OpenHome
 from metering_dagster.devstack.stack import HOST, LOG_TAIL_LINES, StackError
 
 FIRST_PORT, PORTS = 3000, 100
@@ -73,7 +73,7 @@ def _is_free(port: int) -> bool:
         return True
 
 
-def end_forgotten_runs(home: Home) -> None:
+def end_forgotten_runs(home: OpenHome) -> None:
     """Fail the runs whose process was killed with the last instance: they would keep their hours occupied for ever."""
     import dagster as dg
 
@@ -136,7 +136,7 @@ class DagsterProcess:
 
 @contextmanager
 def running_dagster(
-    root: Path, home: Home, log: Path, environment: Mapping[str, str], port: int
+    root: Path, home: OpenHome, log: Path, environment: Mapping[str, str], port: int
 ) -> Iterator[DagsterProcess]:
     """All of Dagster, for as long as the context is open; it may not be ready yet."""
     workspace = root / "workspace.yaml"

@@ -24,9 +24,9 @@ from metering_dagster.devstack.billing_demo import BillingRehearsal, rehearse_bi
 from metering_dagster.devstack.demo_state import DemoState
 from metering_dagster.devstack.endings import STALE_OFFSETS, Departure, departure, stale_rows
 from metering_dagster.devstack.environment import being, environment_on
-from metering_dagster.devstack.home import Home, HomeName, claimed_home
+from metering_dagster.devstack.home import HomeName, OpenHome, claimed_home
 from metering_dagster.devstack.runs import Progress, Run, perform
-from metering_dagster.devstack.sample import SORT_KEY, Kind, Sample, SampleRow, generate
+from metering_dagster.devstack.sample import SORT_KEY, Sample, SampleKind, SampleRow, generate
 from metering_dagster.devstack.sandbox.client import SandboxClient
 from metering_dagster.devstack.stack import (
     AGGREGATED_USAGE_TABLE,
@@ -114,7 +114,7 @@ def rehearse(root: Path, now: datetime, progress: Progress) -> Rehearsal:
     return done
 
 
-def _rehearse(home: Home, state: DemoState, now: datetime, progress: Progress) -> Rehearsal:
+def _rehearse(home: OpenHome, state: DemoState, now: datetime, progress: Progress) -> Rehearsal:
     sample, leaving, stale = generate(now), departure(now), stale_rows(now)
     progress("starting the stack", 0, 1)
     with running_stack(state.folder, persist=True, anew=True, now=now) as stack:
@@ -201,10 +201,10 @@ def _perform(
 
 def _hours_to_meter_again(sample: Sample) -> list[str]:
     """Where usage arrives later, and where a group is only found under another hour, which moves it to its own."""
-    kinds: dict[GroupKey, set[Kind]] = {}
+    kinds: dict[GroupKey, set[SampleKind]] = {}
     for row in sample.rows:
         kinds.setdefault(row.group, set()).add(row.kind)
-    strayed = {group[3] for group, found in kinds.items() if found == {Kind.MISFILED}}
+    strayed = {group[3] for group, found in kinds.items() if found == {SampleKind.MISFILED}}
     return sorted(strayed | {row.group[3] for row in sample.later})
 
 

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from metering_dagster.core.hours import hour_at_offset
-from metering_dagster.devstack.sample import DEFAULT_SEED, Kind, SampleRow, Stream, cast_of, row_at, subscriber_of
+from metering_dagster.devstack.sample import DEFAULT_SEED, SampleKind, SampleRow, Stream, cast_of, row_at, subscriber_of
 
 STALE_OFFSETS = (25, 30)
 STALE_GROUPS, STALE_ROWS = 3, 4
@@ -76,5 +76,5 @@ def stale_rows(now: datetime, seed: int = DEFAULT_SEED) -> tuple[SampleRow, ...]
         for stream in rng.sample(streams, STALE_GROUPS):
             for second in sorted(rng.sample(range(3600), STALE_ROWS)):
                 row = row_at(rng, stream, hour_at_offset(now, offset) + timedelta(seconds=second), now)
-                rows.append(replace(row, kind=Kind.STALE))
+                rows.append(replace(row, kind=SampleKind.STALE))
     return tuple(rows)

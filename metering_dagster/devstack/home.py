@@ -32,7 +32,7 @@ class HomeName(StrEnum):
 
 
 @dataclass(frozen=True)
-class Home:
+class OpenHome:
     """A home that this process alone has open."""
 
     folder: Path
@@ -59,7 +59,7 @@ def project_root() -> Path:
 
 
 @contextmanager
-def claimed_home(root: Path, name: HomeName, command: str) -> Iterator[Home]:
+def claimed_home(root: Path, name: HomeName, command: str) -> Iterator[OpenHome]:
     """Claim a home for this process; `StackError` with the URL of the one that has it open.
 
     The kernel frees the lock with its last holder, so one left by a killed process is no obstacle. Where only children
@@ -70,7 +70,7 @@ def claimed_home(root: Path, name: HomeName, command: str) -> Iterator[Home]:
     lock = os.open(_lock_file(root, name), os.O_RDWR | os.O_CREAT, 0o644)
     try:
         _take(lock, folder)
-        home = Home(folder, command, lock)
+        home = OpenHome(folder, command, lock)
         home.announce(None)
         yield home
         os.ftruncate(lock, 0)

@@ -44,7 +44,7 @@ TAGS = (
 """What usage is allocated to; the last is the untagged bucket."""
 
 
-class Kind(StrEnum):
+class SampleKind(StrEnum):
     """What is special about a row."""
 
     GOOD = "good"
@@ -73,7 +73,7 @@ class SampleRow:
     """What was really used and is not yet told by an earlier row: the quantity before any damage; for an overwritten
     row the difference to the first one; 0 for a repeated one.
     """
-    kind: Kind = Kind.GOOD
+    kind: SampleKind = SampleKind.GOOD
     code: str | None = None
     """The reason code due to a bad row."""
 
@@ -162,7 +162,7 @@ class _Group:
 
 
 @dataclass(frozen=True)
-class Cast:
+class SampleCast:
     """Who there is and what of theirs is used: the same at any time."""
 
     products: tuple[str, ...]
@@ -170,12 +170,12 @@ class Cast:
     streams: tuple[Stream, ...]
 
 
-def cast_of(seed: int = DEFAULT_SEED) -> Cast:
+def cast_of(seed: int = DEFAULT_SEED) -> SampleCast:
     """The buyers of a seed."""
     rng = random.Random(seed)
     products = tuple(f"prod-{_text(rng, 13)}" for _ in range(PRODUCTS))
     licenses = _licenses(rng, products)
-    return Cast(products, tuple(licenses), tuple(_streams(rng, licenses)))
+    return SampleCast(products, tuple(licenses), tuple(_streams(rng, licenses)))
 
 
 def generate(now: datetime, seed: int = DEFAULT_SEED) -> Sample:
@@ -332,7 +332,7 @@ class _Special:
             group.rows = [_zero(row) for row in group.rows]
         for group in self._take(5):
             place, neighbor = self._place(group), group.hour + self._rng.choice((-1, 1)) * HOUR
-            group.rows[place] = _changed(group.rows[place], Kind.MISFILED, {"meteringPending": bucket(neighbor)})
+            group.rows[place] = _changed(group.rows[place], SampleKind.MISFILED, {"meteringPending": bucket(neighbor)})
 
     def later(self) -> tuple[SampleRow, ...]:
         """What arrives once its groups have been metered; they stay as they are."""
@@ -356,23 +356,23 @@ class _Special:
 
     def _damage(self, group: _Group, code: str, change: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> None:
         place = self._place(group)
-        group.rows[place] = _changed(group.rows[place], Kind.BAD, change(group.rows[place].item), code)
+        group.rows[place] = _changed(group.rows[place], SampleKind.BAD, change(group.rows[place].item), code)
 
     def _late(self, group: _Group) -> SampleRow:
         taken = {_second(row.item["timestamp"]) for row in group.rows}
         second = self._rng.choice([second for second in range(3600) if second not in taken])
         row = row_at(self._rng, group.stream, group.hour + timedelta(seconds=second), self._now)
-        return _changed(row, Kind.LATE, {"createdAt": _stamp(self._now), "updatedAt": _stamp(self._now)})
+        return _changed(row, SampleKind.LATE, {"createdAt": _stamp(self._now), "updatedAt": _stamp(self._now)})
 
     def _overwritten(self, group: _Group, factor: str) -> SampleRow:
         row = group.rows[self._place(group)]
         step = Decimal(1).scaleb(-group.stream.dimension.decimals)
         quantity = (row.used * Decimal(factor)).quantize(step, ROUND_DOWN)
         changes = {"quantity": quantity, "updatedAt": _stamp(self._now)}
-        return replace(_changed(row, Kind.OVERWRITTEN, changes), used=quantity - row.used)
+        return replace(_changed(row, SampleKind.OVERWRITTEN, changes), used=quantity - row.used)
 
     def _repeated(self, group: _Group) -> SampleRow:
-        return replace(group.rows[self._place(group)], kind=Kind.REPEATED, used=Decimal(0))
+        return replace(group.rows[self._place(group)], kind=SampleKind.REPEATED, used=Decimal(0))
 
 
 def _second(timestamp: str) -> int:
@@ -381,13 +381,13 @@ def _second(timestamp: str) -> int:
     return 60 * int(minute) + int(second)
 
 
-def _changed(row: SampleRow, kind: Kind, changes: Mapping[str, Any], code: str | None = None) -> SampleRow:
+def _changed(row: SampleRow, kind: SampleKind, changes: Mapping[str, Any], code: str | None = None) -> SampleRow:
     return replace(row, item={**row.item, **changes}, kind=kind, code=code)
 
 
 def _zero(row: SampleRow) -> SampleRow:
     item = {name: value for name, value in row.item.items() if name != "usageAllocations"}
-    return SampleRow({**item, "quantity": Decimal(0)}, Decimal(0), Kind.ZERO)
+    return SampleRow({**item, "quantity": Decimal(0)}, Decimal(0), SampleKind.ZERO)
 
 
 def _without_dimension(item: Mapping[str, Any]) -> str:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from metering_dagster.admin.rules.outlook import (
     Outlook,
-    Pending,
+    PendingCounts,
     State,
     hours_to_look_at,
     judging_order,
@@ -24,11 +24,11 @@ def at(text: str) -> datetime:
     return datetime.fromisoformat(text).replace(tzinfo=UTC)
 
 
-def some(hour: str, rows: int = 1, aggregates: int = 0) -> Pending:
-    return Pending(at(hour), rows, aggregates)
+def some(hour: str, rows: int = 1, aggregates: int = 0) -> PendingCounts:
+    return PendingCounts(at(hour), rows, aggregates)
 
 
-def seen(now: str, *counted: Pending, lock: int = 1) -> Outlook:
+def seen(now: str, *counted: PendingCounts, lock: int = 1) -> Outlook:
     return outlook(at(now), lock, counted)
 
 
@@ -149,13 +149,13 @@ def test_every_billable_hour_is_looked_at_and_closes_when_it_stops_being_billabl
         hour = hours.hour_at_offset(now, offset)
         if hours.is_billable(hour, now):
             assert hour in looked
-            closes = standing(Pending(hour, 1), now, lock).closes_at
+            closes = standing(PendingCounts(hour, 1), now, lock).closes_at
             assert closes is not None
             assert closes > now
             assert hours.is_billable(hour, closes - timedelta(microseconds=1))
             assert not hours.is_billable(hour, closes)
         elif hours.reopens_at(hour, now):
-            found = standing(Pending(hour, 1), now, lock)
+            found = standing(PendingCounts(hour, 1), now, lock)
             assert hour in looked
             assert found.state is State.WAITING
             assert found.opens_at is not None
@@ -164,13 +164,13 @@ def test_every_billable_hour_is_looked_at_and_closes_when_it_stops_being_billabl
             assert not hours.is_billable(hour, found.closes_at)
             assert hours.is_billable(hour, found.closes_at - timedelta(microseconds=1))
         else:
-            assert standing(Pending(hour, 1), now, lock).state is State.PAST
+            assert standing(PendingCounts(hour, 1), now, lock).state is State.PAST
 
 
 @given(INSTANTS, st.integers(1, 20))
 def test_an_open_hour_opens_when_its_lock_is_over(now, lock):
     for offset in range(24):
-        found = standing(Pending(hours.hour_at_offset(now, offset), 1), now, lock)
+        found = standing(PendingCounts(hours.hour_at_offset(now, offset), 1), now, lock)
         if found.state is State.OPEN:
             assert found.opens_at is not None
             assert found.opens_at > now

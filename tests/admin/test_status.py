@@ -9,7 +9,7 @@ import pytest
 from botocore.config import Config
 from click.testing import CliRunner, Result
 
-from metering_dagster.admin.rules.outlook import Outlook, Standing, State
+from metering_dagster.admin.rules.outlook import HourOutlook, Outlook, State
 from metering_dagster.admin.services import status
 from metering_dagster.admin.services.status import place, survey
 from metering_dagster.cli import main
@@ -27,7 +27,7 @@ def look(world: World, days: int = 2) -> Outlook:
     return survey(world.deployment, days, lambda *_: None)
 
 
-def only(world: World) -> Standing:
+def only(world: World) -> HourOutlook:
     """The one hour with something pending."""
     (standing,) = look(world).standings
     return standing

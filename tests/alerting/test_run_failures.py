@@ -14,7 +14,7 @@ from dagster._core.remote_origin import (
 )
 
 from metering_dagster.alerting.defs import sensors
-from metering_dagster.alerting.defs.run_failures import Home
+from metering_dagster.alerting.defs.run_failures import CodeLocation
 from metering_dagster.alerting.defs.sensors import is_ours
 from metering_dagster.alerting.rules.cursor import OVERLAP_SECONDS
 from metering_dagster.core.dagster_partitions import FIRST_HOUR
@@ -297,7 +297,7 @@ def test_the_sensor_by_name_interval_and_status():
 def test_a_run_of_the_command_line_is_told_by_the_names_of_its_job_or_assets(job, selected, ours):
     run = dg.DagsterRun(job_name=job, asset_selection=frozenset(dg.AssetKey(name) for name in selected) or None)
     names = frozenset({"meter_hour", "metered_usage", "__ASSET_JOB"})
-    assert is_ours(run, Home("metering_dagster", "__repository__"), names) is ours
+    assert is_ours(run, CodeLocation("metering_dagster", "__repository__"), names) is ours
 
 
 @pytest.mark.case("first_hour_in_alerts")

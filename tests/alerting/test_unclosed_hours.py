@@ -8,19 +8,19 @@ import pytest
 from metering_dagster.alerting.rules.unclosed_hours import Unclosed, alert_of, due, look
 from metering_dagster.core import hours
 from metering_dagster.core.dagster_partitions import FIRST_HOUR
-from metering_dagster.metering.rules.run_decision import LastRun, Pending
+from metering_dagster.metering.rules.run_decision import LastRun, PendingFound
 
 HOUR = datetime(2026, 11, 20, 10, tzinfo=UTC)
 FOUR_HOURS_LEFT = datetime(2026, 11, 21, 6, tzinfo=UTC)
 ENDED = HOUR + timedelta(hours=2)
-NOTHING = Pending(0, 0)
+NOTHING = PendingFound(0, 0)
 
 
 @dataclass
 class Seen:
     """What can be looked up."""
 
-    found: Pending = NOTHING
+    found: PendingFound = NOTHING
     last: LastRun | None = None
     running: bool = False
 
@@ -33,10 +33,10 @@ class Seen:
     def has_commits(self) -> bool:
         return False
 
-    def pending(self, expected: LastRun | None) -> Pending:
+    def pending(self, expected: LastRun | None) -> PendingFound:
         raise AssertionError("it is counted further than a tick does")
 
-    def count(self, most_rows: int, most_aggregates: int) -> Pending:
+    def count(self, most_rows: int, most_aggregates: int) -> PendingFound:
         return self.found
 
 
@@ -90,11 +90,11 @@ def test_an_hour_that_was_metered_and_has_nothing_pending_is_closed():
 
 @pytest.mark.parametrize(("seen", "was_metered"), [
     (Seen(), False),
-    (Seen(Pending(1, 0), LastRun(ENDED, 0, 0)), True),
-    (Seen(Pending(0, 1), LastRun(ENDED, 0, 1)), True),
+    (Seen(PendingFound(1, 0), LastRun(ENDED, 0, 0)), True),
+    (Seen(PendingFound(0, 1), LastRun(ENDED, 0, 1)), True),
     (Seen(last=LastRun(HOUR, 0, 0)), False),  # by hand, before the hour was over
-    (Seen(Pending(2, 0), LastRun(ENDED, 2, 0)), True),  # held by a rejected row
-    (Seen(Pending(3, 0), LastRun(ENDED, 3, 0, zero_rows=1)), True),
+    (Seen(PendingFound(2, 0), LastRun(ENDED, 2, 0)), True),  # held by a rejected row
+    (Seen(PendingFound(3, 0), LastRun(ENDED, 3, 0, zero_rows=1)), True),
 ])  # fmt: skip
 def test_an_hour_is_not_closed(seen, was_metered):
     found = at_four_hours(seen)
@@ -104,21 +104,21 @@ def test_an_hour_is_not_closed(seen, was_metered):
 
 
 def test_rows_that_sum_to_zero_wait_for_the_last_call_and_lose_nothing():
-    assert at_four_hours(Seen(Pending(2, 0), LastRun(ENDED, 2, 0, zero_rows=2))) is None
+    assert at_four_hours(Seen(PendingFound(2, 0), LastRun(ENDED, 2, 0, zero_rows=2))) is None
 
 
 def test_a_run_under_way_is_given_an_hour():
-    seen = Seen(Pending(2, 0), running=True)
+    seen = Seen(PendingFound(2, 0), running=True)
     assert at_four_hours(seen) is None
     assert at_four_hours(seen, FOUR_HOURS_LEFT + timedelta(hours=1)) is not None
 
 
 def test_a_look_that_fails_says_why():
-    assert at_four_hours(Seen(Pending(0, 0, "no such table"))) == "no such table"
+    assert at_four_hours(Seen(PendingFound(0, 0, "no such table"))) == "no such table"
 
 
 def test_an_alert_of_one_hour_says_what_is_pending_until_when_and_what_to_do():
-    found = Unclosed(HOUR, datetime(2026, 11, 21, 10, tzinfo=UTC), Pending(1_000, 7), was_metered=True)
+    found = Unclosed(HOUR, datetime(2026, 11, 21, 10, tzinfo=UTC), PendingFound(1_000, 7), was_metered=True)
     alert = alert_of([found], "/there", FOUR_HOURS_LEFT)
     assert alert.subject == "Metering: 2026-11-20T10 is not closed, billable until 2026-11-21T10:00Z"
     assert (alert.hour, alert.link, alert.run_id) == ("2026-11-20T10", "/there", None)

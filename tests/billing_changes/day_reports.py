@@ -5,7 +5,7 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 
 from metering_dagster.billing_changes.rules.cells import Cell, CellKey, Claims, Side, Subscription
-from metering_dagster.billing_changes.rules.day_diff import DayReport, Row, report
+from metering_dagster.billing_changes.rules.day_diff import CellChange, DayReport, report
 
 DAY = date(2026, 11, 20)
 TEN = datetime(2026, 11, 21, 10, tzinfo=UTC)
@@ -46,7 +46,7 @@ def a_report(
     return report(DAY, found, Claims(claimed if subscriptions is None else subscriptions), at, before)
 
 
-def row_of(found: DayReport, id: str = "t1") -> Row:
+def row_of(found: DayReport, id: str = "t1") -> CellChange:
     """The row of one subscription."""
     (row,) = (row for row in found.rows if row.cell.subscription.id == id)
     return row

@@ -16,14 +16,14 @@ from metering_dagster.billing_changes.rules.cells import (
     Side,
     Signal,
     Subscription,
-    Tenant,
+    TenantScope,
     cells_of,
     digest,
     states_of_days,
 )
-from metering_dagster.billing_changes.rules.cursor import Memory
-from metering_dagster.billing_changes.rules.reconcile import Days, Reported
-from metering_dagster.billing_changes.rules.watermark import PollTooSlowError, Rules
+from metering_dagster.billing_changes.rules.cursor import PollCursor
+from metering_dagster.billing_changes.rules.reconcile import Days, MaterializedReading
+from metering_dagster.billing_changes.rules.watermark import PollRules, PollTooSlowError
 from metering_dagster.billing_changes.services.poll import Ask, Looked, look
 
 START = datetime(2026, 9, 20, 10, tzinfo=UTC)
@@ -126,11 +126,11 @@ class Snapshot:
 
 
 def _pieces(rows: Iterable[tuple[Row, datetime | None]]) -> list[Piece]:
-    sides: dict[tuple[Signal, date, Tenant | Group], Side] = {}
+    sides: dict[tuple[Signal, date, TenantScope | Group], Side] = {}
     for row, stamp in rows:
         micros = 0 if stamp is None else (stamp - EPOCH) // timedelta(microseconds=1)
         side = Side(1, int(stamp is None), stamp, micros)
-        owners: list[Tenant | Group] = [Tenant(row.scope)]
+        owners: list[TenantScope | Group] = [TenantScope(row.scope)]
         if row.group is not None:
             owners.append(Group("azure", row.group))
         for owner in owners:
@@ -144,16 +144,16 @@ class Watcher:
     """The sensor without Dagster: what it remembers goes through its cursor, its runs happen when they are told to."""
 
     database: Imaginary
-    rules: Rules = field(default_factory=Rules)
+    rules: PollRules = field(default_factory=PollRules)
     cursor: str | None = None
-    reported: dict[date, Reported] = field(default_factory=dict)
+    reported: dict[date, MaterializedReading] = field(default_factory=dict)
     under_way: list[date] = field(default_factory=list)
     partitions: Days = PARTITIONS
     runs: list[tuple[date, datetime]] = field(default_factory=list)
     """Those that went through, with the clock of their readings."""
 
     @property
-    def memory(self) -> Memory:
+    def memory(self) -> PollCursor:
         memory, said = remembered.read(self.cursor)
         assert memory is not None, said
         return memory
@@ -182,7 +182,7 @@ class Watcher:
             reading = self.database.reading()
             claims = reading.claims()
             cells = cells_of(reading.pieces_of([day], claims, amounts=True), claims)
-            self.reported[day] = Reported(reading.now, states_of_days(cells.values()).get(day, ""))
+            self.reported[day] = MaterializedReading(reading.now, states_of_days(cells.values()).get(day, ""))
             self.runs.append((day, reading.now))
 
     def settle(self) -> list[date]:

@@ -19,7 +19,7 @@ from sqlalchemy.exc import OperationalError
 
 from metering_dagster.billing_changes.rules.cells import Subscription
 from metering_dagster.billing_changes.stores.billing_tables import DAILY, FACTS
-from metering_dagster.billing_changes.stores.queries import Reading
+from metering_dagster.billing_changes.stores.queries import BillingSnapshot
 from tests.billing_changes.filling import BillingTables, resource_group, tenant
 
 WRITERS = 3
@@ -113,7 +113,7 @@ def fill(tables: BillingTables, days: Sequence[date], rng: random.Random, now: d
     return writes
 
 
-def numbers_in(reading: Reading) -> frozenset[int]:
+def numbers_in(reading: BillingSnapshot) -> frozenset[int]:
     """The transactions that are in this snapshot."""
     found = reading._connection.execute(text("SELECT number FROM simulation_writes"))
     return frozenset({BASELINE, *found.scalars()})

@@ -23,8 +23,8 @@ from pathlib import Path
 from metering_dagster.billing_changes.rules import cursor as remembered
 from metering_dagster.billing_changes.rules.cells import cells_of
 from metering_dagster.billing_changes.rules.day_diff import report
-from metering_dagster.billing_changes.rules.reconcile import Days, Reported
-from metering_dagster.billing_changes.rules.watermark import Rules
+from metering_dagster.billing_changes.rules.reconcile import Days, MaterializedReading
+from metering_dagster.billing_changes.rules.watermark import PollRules
 from metering_dagster.billing_changes.services.poll import Looked, look
 from metering_dagster.billing_changes.stores.database import Database
 from tests.billing_changes.conftest import filled_by_hand, fresh_database
@@ -36,7 +36,7 @@ from tests.mariadb import Server, running_server
 
 _MS = timedelta(milliseconds=1)
 _LONG = timedelta(days=365)
-RULES = Rules(
+RULES = PollRules(
     overlap=1000 * _MS, settle=50 * _MS, quiet=20 * _MS, at_most=200 * _MS, retry=50 * _MS, retry_at_most=200 * _MS,
     sums_every=200 * _MS, recent_every=300 * _MS, others_every=300 * _MS, most_compared=20,
 )  # fmt: skip
@@ -76,11 +76,11 @@ class Runs:
         self._futures = [(day, future) for day, future in self._futures if not future.done()]
         return {day for day, _ in self._futures}
 
-    def reported(self, day: date) -> Reported | None:
+    def reported(self, day: date) -> MaterializedReading | None:
         """What is known of the day's last materialization."""
         with self._lock:
             stored = self.stored.get(day)
-            return Reported(stored[-1].report.read_at, stored[-1].report.state) if stored else None
+            return MaterializedReading(stored[-1].report.read_at, stored[-1].report.state) if stored else None
 
     def counts(self) -> dict[date, int]:
         """How often each day was stored."""
@@ -111,7 +111,7 @@ class Sensor:
     """The sensor without Dagster; what it remembers goes through its cursor."""
 
     runs: Runs
-    rules: Rules
+    rules: PollRules
     rng: random.Random
     days: list[date]
     cursor: str | None = None

@@ -139,7 +139,7 @@ def test_a_run_that_is_under_way_is_waited_for(watch):
     assert again.run_key != asked.run_key, "a key that was used is never run again"
 
 
-def _long_ago(remembered: cursor.Memory) -> cursor.Memory:
+def _long_ago(remembered: cursor.PollCursor) -> cursor.PollCursor:
     """As if it had been asked for an hour earlier."""
     hour = timedelta(hours=1)
     pending = {day: replace(one, asked=one.asked - hour, moved=one.moved - hour, since=one.since - hour)

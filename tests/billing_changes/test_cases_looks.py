@@ -8,13 +8,13 @@ from sqlalchemy import create_engine
 
 from metering_dagster.billing_changes.rules.cells import Signal
 from metering_dagster.billing_changes.rules.pending_day import Why
-from metering_dagster.billing_changes.rules.watermark import Rules
+from metering_dagster.billing_changes.rules.watermark import PollRules
 from metering_dagster.core.errors import DatabaseAwayError
 from tests.billing_changes.filling import BillingTables, resource_group, tenant
 from tests.billing_changes.watching import DAY, NOON, OTHER_DAY, STAMPS_ALONE, Watching
 from tests.mariadb import Server
 
-AT_ONCE = replace(Rules(), quiet=timedelta(0))
+AT_ONCE = replace(PollRules(), quiet=timedelta(0))
 """So that a run comes between two writes that follow each other closely."""
 HOURLY_SUMS = replace(STAMPS_ALONE, sums_every=timedelta(hours=1))
 DAILY_COMPARISON = replace(STAMPS_ALONE, others_every=timedelta(hours=24))
@@ -36,7 +36,7 @@ def settled(tables: BillingTables) -> Watching:
     watching = Watching(tables, NOON - timedelta(minutes=50), STAMPS_ALONE)
     assert set(watching.settle()) == {DAY, OTHER_DAY}
     watching.now = NOON
-    watching.rules = Rules()
+    watching.rules = PollRules()
     assert watching.settle() == {}
     return watching
 

@@ -14,7 +14,7 @@ from metering_dagster.billing_changes.rules import cursor
 from metering_dagster.billing_changes.rules.cells import Oddity, Signal, cells_of
 from metering_dagster.billing_changes.rules.pending_day import Why
 from metering_dagster.billing_changes.rules.reconcile import Days
-from metering_dagster.billing_changes.rules.watermark import PollTooSlowError, Rules
+from metering_dagster.billing_changes.rules.watermark import PollRules, PollTooSlowError
 from metering_dagster.billing_changes.stores.database import Database
 from metering_dagster.settings import Settings
 from tests.billing_changes.filling import BillingTables, tenant
@@ -180,7 +180,7 @@ def test_every_state_that_looks_come_to_is_written_to_a_cursor_that_is_read(cloc
     database = Imaginary(now=clock)
     every = database.subscriptions
     days = Days(date(1970, 1, 1), date(9999, 12, 31))
-    watcher = Watcher(database, replace(Rules(), quiet=timedelta(0)), partitions=days)
+    watcher = Watcher(database, replace(PollRules(), quiet=timedelta(0)), partitions=days)
     for what, number, value in [*history, ("look", 0, None)]:
         if what == "ingest":
             row: Row = (daily if number % 2 else fact)(database.now.date() - timedelta(days=number // 2))

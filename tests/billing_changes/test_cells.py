@@ -12,7 +12,7 @@ from metering_dagster.billing_changes.rules.cells import (
     Side,
     Signal,
     Subscription,
-    Tenant,
+    TenantScope,
     cells_of,
     digest,
     key_of,
@@ -22,7 +22,7 @@ from metering_dagster.billing_changes.rules.cells import (
 
 DAY = date(2026, 9, 1)
 TEN, ELEVEN = datetime(2026, 9, 2, 10, tzinfo=UTC), datetime(2026, 9, 2, 11, tzinfo=UTC)
-SCOPE = Tenant("tenant-1")
+SCOPE = TenantScope("tenant-1")
 TENANT = Subscription("tenant-1", "integration-1", "account-1", "Shop", "azure", is_resource_group=False)
 GROUP = Subscription("sub-2", "integration-1", "rg-prod", "Production", "azure", is_resource_group=True)
 
@@ -32,7 +32,7 @@ def a_side(stamp: datetime | None = TEN, rows: int = 1, amount: str = "1.5", cur
     return Side(rows, rows if stamp is None else 0, stamp, stamps, ((currency, Decimal(amount)),))
 
 
-def a_piece(side: Side | None = None, owner: Tenant | Group = SCOPE, signal: Signal = Signal.FACTS) -> Piece:
+def a_piece(side: Side | None = None, owner: TenantScope | Group = SCOPE, signal: Signal = Signal.FACTS) -> Piece:
     return Piece(signal, DAY, owner, side or a_side())
 
 
@@ -62,7 +62,9 @@ def test_each_subscription_that_names_a_resource_group_has_its_cell():
     assert [cell.subscription for cell in cells.values()] == [GROUP, other]
 
 
-@pytest.mark.parametrize("owner", [Tenant("tenant-9"), Group("integration-9", "rg-prod"), Group("integration-1", "rg")])
+@pytest.mark.parametrize(
+    "owner", [TenantScope("tenant-9"), Group("integration-9", "rg-prod"), Group("integration-1", "rg")]
+)
 def test_what_nobody_claims_makes_no_cell(owner):
     assert cells_of([a_piece(owner=owner)], Claims([TENANT, GROUP])) == {}
 
@@ -113,7 +115,7 @@ def test_claims_are_told_apart_by_what_they_claim_and_not_by_their_names():
 @pytest.mark.parametrize("stamps", [(TEN, ELEVEN), (ELEVEN, TEN)])
 def test_the_newest_stamp_of_a_day_is_that_of_all_its_cells(stamps):
     other = Subscription("tenant-2", "integration-1", "account-2", "Mail", "azure", is_resource_group=False)
-    owners = (SCOPE, Tenant("tenant-2"))
+    owners = (SCOPE, TenantScope("tenant-2"))
     pieces = [a_piece(a_side(stamp), owner) for stamp, owner in zip(stamps, owners, strict=True)]
     assert newest_of_days(cells_of(pieces, Claims([TENANT, other]))) == {DAY: ELEVEN}
 

@@ -14,7 +14,7 @@ import pytest
 from botocore.awsrequest import AWSPreparedRequest, AWSResponse
 from botocore.config import Config
 
-from metering_dagster.billing_changes.stores.conditional_files import Bucket, Folder, Place
+from metering_dagster.billing_changes.stores.conditional_files import Bucket, FileStore, Folder
 from metering_dagster.core.errors import CallerError, ReplacedMeanwhileError, UnreachableError
 from metering_dagster.devstack.stack import LocalStack
 
@@ -38,7 +38,7 @@ def bucket(emulator: LocalStack) -> Bucket:
 
 
 @pytest.fixture(params=["folder", "s3"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> FileStore:
     return request.getfixturevalue("bucket") if request.param == "s3" else Folder(tmp_path / "deep" / "changes")
 
 

@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 from metering_dagster.billing_changes.rules.cells import Cell, Claims, Side, Subscription
 from metering_dagster.billing_changes.rules.consumer_offsets import (
     KEPT,
+    ConsumerOffset,
     Mark,
     Offer,
-    Standing,
     checked_name,
     checked_token,
     content_of,
     offer_of,
     standing_of,
 )
-from metering_dagster.billing_changes.rules.consumer_response import Reported, answer_for
+from metering_dagster.billing_changes.rules.consumer_response import ReportedDays, answer_for
 from metering_dagster.billing_changes.rules.day_diff import DayReport, report
 from metering_dagster.billing_changes.rules.heartbeat import Heartbeat, read_heartbeat
 from metering_dagster.core.errors import DamagedFileError, FeedRefusedError
@@ -54,7 +54,7 @@ def refusal(attempt: Callable[[], object]) -> str | None:
     return None
 
 
-def taking(standing: Standing, *reports: tuple[str, DayReport]) -> tuple[list[str], Standing]:
+def taking(standing: ConsumerOffset, *reports: tuple[str, DayReport]) -> tuple[list[str], ConsumerOffset]:
     """What is new of these reports, each with its generation, and the standing once that is acknowledged."""
     offer = offer_of(standing.name, reports, BEAT.complete_until)
     rows = [row.cell.subscription.id for _, one in reports for row in standing.new_of(one)]
@@ -62,25 +62,25 @@ def taking(standing: Standing, *reports: tuple[str, DayReport]) -> tuple[list[st
 
 
 def test_a_consumer_that_is_new_is_given_everything():
-    assert taking(Standing("w"), ("a", a_report({1: 1, 2: 1})))[0] == ["t1", "t2"]
+    assert taking(ConsumerOffset("w"), ("a", a_report({1: 1, 2: 1})))[0] == ["t1", "t2"]
 
 
 def test_after_an_acknowledgement_only_what_moved_since_is_new():
     first = a_report({1: 1, 2: 1})
-    _, standing = taking(Standing("w"), ("a", first))
+    _, standing = taking(ConsumerOffset("w"), ("a", first))
     second = a_report({1: 1, 2: 2}, NOON + MINUTE, first)
     assert taking(standing, ("b", second))[0] == ["t2"]
 
 
 def test_a_run_that_found_nothing_new_gives_nothing_new():
     first = a_report({1: 1})
-    _, standing = taking(Standing("w"), ("a", first))
+    _, standing = taking(ConsumerOffset("w"), ("a", first))
     assert taking(standing, ("b", a_report({1: 1}, NOON + MINUTE, first)))[0] == []
 
 
 def test_without_an_acknowledgement_the_same_comes_again_under_the_same_token():
     offer = offer_of("w", [("a", a_report({1: 1}))], None)
-    standing = Standing("w").offered(offer)
+    standing = ConsumerOffset("w").offered(offer)
     assert standing.new_of(a_report({1: 1}))
     assert offer_of("w", [("a", a_report({1: 1}))], None).token == offer.token
     assert standing.offered(offer) is standing
@@ -89,7 +89,7 @@ def test_without_an_acknowledgement_the_same_comes_again_under_the_same_token():
 @pytest.mark.case("deleted_cell")
 def test_a_cell_that_vanished_is_new_once():
     first = a_report({1: 1, 2: 1})
-    _, standing = taking(Standing("w"), ("a", first))
+    _, standing = taking(ConsumerOffset("w"), ("a", first))
     gone = a_report({1: 1}, NOON + MINUTE, first)
     rows, standing = taking(standing, ("b", gone))
     assert rows == ["t2"]
@@ -98,7 +98,7 @@ def test_a_cell_that_vanished_is_new_once():
 
 def test_a_day_that_was_empty_gives_what_comes_later():
     empty = a_report({})
-    rows, standing = taking(Standing("w"), ("a", empty))
+    rows, standing = taking(ConsumerOffset("w"), ("a", empty))
     assert rows == []
     assert standing.has_taken(DAY, "a")
     assert taking(standing, ("b", a_report({1: 1}, NOON, empty)))[0] == ["t1"]
@@ -108,7 +108,7 @@ def test_an_acknowledgement_of_an_older_offer_moves_no_mark_back():
     first = a_report({1: 1})
     second = a_report({1: 2}, NOON + MINUTE, first)
     older, newer = offer_of("w", [("a", first)], NOON), offer_of("w", [("b", second)], NOON + MINUTE)
-    standing = Standing("w").offered(older).offered(newer).acknowledging(newer.token)
+    standing = ConsumerOffset("w").offered(older).offered(newer).acknowledging(newer.token)
     after = standing.acknowledging(older.token)
     assert after.marks[DAY].reported_at == standing.marks[DAY].reported_at
     assert after.complete_until == NOON + MINUTE
@@ -117,7 +117,7 @@ def test_an_acknowledgement_of_an_older_offer_moves_no_mark_back():
 
 def test_an_acknowledgement_twice_changes_nothing():
     offer = offer_of("w", [("a", a_report({1: 1}))], NOON)
-    once = Standing("w").offered(offer).acknowledging(offer.token)
+    once = ConsumerOffset("w").offered(offer).acknowledging(offer.token)
     assert once.acknowledging(offer.token) is once
 
 
@@ -126,11 +126,11 @@ def test_a_token_that_was_never_offered_is_refused():
     own = offer_of("w", [("a", a_report({1: 1}))], NOON)
     assert foreign.token != own.token
     with pytest.raises(FeedRefusedError, match="was never offered anything under the token"):
-        Standing("w").offered(own).acknowledging(foreign.token)
+        ConsumerOffset("w").offered(own).acknowledging(foreign.token)
 
 
 def test_the_newest_offers_are_kept():
-    standing = Standing("w")
+    standing = ConsumerOffset("w")
     offers = [offer_of("w", [(f"{n}", a_report({1: n}))], NOON) for n in range(KEPT + 1)]
     for offer in offers:
         standing = standing.offered(offer)
@@ -140,12 +140,12 @@ def test_the_newest_offers_are_kept():
 
 
 def test_files_that_were_lost_and_made_anew_give_everything_again():
-    _, standing = taking(Standing("w"), ("a", a_report({1: 1, 2: 1})))
+    _, standing = taking(ConsumerOffset("w"), ("a", a_report({1: 1, 2: 1})))
     assert taking(standing, ("z", a_report({1: 1, 2: 1}, NOON + MINUTE)))[0] == ["t1", "t2"]
 
 
 def test_files_made_anew_while_the_databases_clock_stands_behind_give_everything_again():
-    _, standing = taking(Standing("w"), ("a", a_report({1: 1, 2: 1})))
+    _, standing = taking(ConsumerOffset("w"), ("a", a_report({1: 1, 2: 1})))
     anew = a_report({1: 1, 2: 1}, NOON - MINUTE)
     rows, standing = taking(standing, ("z", anew))
     assert rows == ["t1", "t2"]
@@ -171,7 +171,7 @@ def test_whatever_comes_in_whatever_order_nothing_that_moved_is_left_out(steps):
     reports hold.
     """
     files: dict[date, tuple[str, DayReport]] = {}
-    standing, at = Standing("w"), NOON
+    standing, at = ConsumerOffset("w"), NOON
     answers: list[tuple[str, dict[tuple[date, str], datetime]]] = []
     held: dict[tuple[date, str], datetime] = {}
     """The state of each cell that the consumer has taken, by when it was reported."""
@@ -208,7 +208,7 @@ def test_whatever_comes_in_whatever_order_nothing_that_moved_is_left_out(steps):
 @given(NAMES)
 def test_a_standing_comes_back_out_of_its_document(name):
     offer = Offer(name, {DAY: Mark(NOON, "a"), NEXT: Mark(NOON + MINUTE, "b")}, NOON)
-    standing = Standing(name).offered(replace(offer, complete_until=None)).acknowledging(offer.token).offered(
+    standing = ConsumerOffset(name).offered(replace(offer, complete_until=None)).acknowledging(offer.token).offered(
         Offer(name, {}, None)
     )  # fmt: skip
     assert standing_of(name, json.loads(json.dumps(content_of(standing)))) == standing
@@ -228,12 +228,12 @@ def test_a_document_that_somebody_else_wrote_is_an_error_in_words_or_a_standing(
 
 def test_a_document_of_a_newer_version_is_left_alone():
     with pytest.raises(DamagedFileError, match="version 2"):
-        standing_of("w", content_of(Standing("w")) | {"version": 2})
+        standing_of("w", content_of(ConsumerOffset("w")) | {"version": 2})
 
 
 def test_two_spellings_of_a_name_in_one_file_are_told_apart():
     with pytest.raises(FeedRefusedError, match="cases of names"):
-        standing_of("Warehouse", content_of(Standing("warehouse")))
+        standing_of("Warehouse", content_of(ConsumerOffset("warehouse")))
 
 
 @pytest.mark.parametrize("name", ["warehouse", "a", "A-1_b.c", "-x", "9" * 64])
@@ -269,7 +269,7 @@ def answer_of(beat: Heartbeat | None, now: datetime = NOON, lost: tuple[date, ..
     reports = [a_report({1: 1}), a_report({1: 1}, day=NEXT)]
     offer = offer_of("w", [("a", one) for one in reports], beat.complete_until if beat else None)
     return answer_for(
-        Standing("w"), offer, Reported(reports, lost, beat),
+        ConsumerOffset("w"), offer, ReportedDays(reports, lost, beat),
         now=now, horizon=timedelta(days=32), stale=timedelta(minutes=10),
     )  # fmt: skip
 

@@ -8,9 +8,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from metering_dagster.billing_changes.rules.cells import Signal
-from metering_dagster.billing_changes.rules.cursor import Gap, Memory, beginning, read, write
-from metering_dagster.billing_changes.rules.pending_day import Pending, Why
-from metering_dagster.billing_changes.rules.watermark import Rules
+from metering_dagster.billing_changes.rules.cursor import PollCursor, PollGap, beginning, read, write
+from metering_dagster.billing_changes.rules.pending_day import PendingDay, Why
+from metering_dagster.billing_changes.rules.watermark import PollRules
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 NOON = datetime(2026, 9, 20, 12, tzinfo=UTC)
@@ -18,12 +18,12 @@ instants = st.integers(0, 7_000_000_000_000_000).map(lambda micros: EPOCH + time
 days = st.dates(date(2000, 1, 1), date(2100, 1, 1))
 digests = st.text("0123456789abcdef", min_size=12, max_size=12)
 pendings = st.builds(
-    Pending, st.none() | instants, instants, instants, st.none() | instants, st.sampled_from(Why),
+    PendingDay, st.none() | instants, instants, instants, st.none() | instants, st.sampled_from(Why),
     st.none() | instants, st.integers(0, 99), st.booleans(),
 )  # fmt: skip
 whole_seconds = st.integers(1, 7_000_000_000).map(lambda second: datetime.fromtimestamp(second, UTC))
 memories = st.builds(
-    Memory,
+    PollCursor,
     looked=instants,
     claims=st.just("") | digests,
     starts=st.fixed_dictionaries(dict.fromkeys(Signal, instants)),
@@ -34,7 +34,7 @@ memories = st.builds(
     suspects=st.frozensets(days),
     compared=st.dictionaries(days, whole_seconds),
     pending=st.dictionaries(days, pendings),
-    gap=st.none() | st.builds(Gap, instants, instants, st.none() | st.tuples(days, days)),
+    gap=st.none() | st.builds(PollGap, instants, instants, st.none() | st.tuples(days, days)),
 )
 whatever_it_takes = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 json_values = st.recursive(
@@ -75,7 +75,7 @@ def test_a_cursor_that_was_cut_off_is_a_first_look(memory, data):
 
 
 def test_a_cursor_of_another_version_is_a_first_look():
-    content = json.loads(write(beginning(NOON, Rules()))) | {"version": 99}
+    content = json.loads(write(beginning(NOON, PollRules()))) | {"version": 99}
     assert read(json.dumps(content))[0] is None
 
 
@@ -95,11 +95,11 @@ def test_a_cursor_is_small(number, most):
     horizon = [NOON.date() - timedelta(days=n) for n in range(number)]
     digest = "0123456789ab"
     marks, sums = dict.fromkeys(Signal, NOON), dict.fromkeys(horizon, digest)
-    full = Memory(NOON, digest, marks, marks, sums, NOON, sums, frozenset(horizon), dict.fromkeys(horizon, NOON))
+    full = PollCursor(NOON, digest, marks, marks, sums, NOON, sums, frozenset(horizon), dict.fromkeys(horizon, NOON))
     assert len(write(full)) < most
     assert " " not in write(full)
 
 
 def test_a_beginning_can_be_remembered():
-    memory = beginning(NOON, Rules())
+    memory = beginning(NOON, PollRules())
     assert read(write(memory)) == (memory, "")

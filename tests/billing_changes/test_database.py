@@ -10,7 +10,7 @@ from sqlalchemy import make_url
 
 from metering_dagster.billing_changes.rules.cells import Signal
 from metering_dagster.billing_changes.stores.database import Database
-from metering_dagster.billing_changes.stores.queries import Reading
+from metering_dagster.billing_changes.stores.queries import BillingSnapshot
 from metering_dagster.core.errors import DatabaseAwayError, DatabaseError, MeteringError, SettingsError
 from tests.billing_changes.filling import BillingTables, tenant
 from tests.mariadb import Server
@@ -226,7 +226,7 @@ def test_a_connection_that_is_killed_within_a_reading_is_away_and_the_next_readi
         assert reading.claims().subscriptions == []
 
 
-def lose_and_read(billing: BillingTables, reading: Reading) -> None:
+def lose_and_read(billing: BillingTables, reading: BillingSnapshot) -> None:
     assert billing.kill_sessions() == 1
     reading.claims()
 

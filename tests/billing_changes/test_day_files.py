@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from metering_dagster.billing_changes.defs import column_schemas
 from metering_dagster.billing_changes.rules.day_diff import DayReport
-from metering_dagster.billing_changes.stores.day_files import DayFiles, Found, Replacement
+from metering_dagster.billing_changes.stores.day_files import DayFiles, Replacement, StoredDay
 from metering_dagster.billing_changes.stores.day_parquet import schema
 from metering_dagster.core.errors import DamagedFileError, ReplacedMeanwhileError, SettingsError
 from metering_dagster.devstack.stack import LocalStack
@@ -64,7 +64,7 @@ def put(files: DayFiles, report: DayReport, replaces: str | None = None) -> str:
 def test_a_report_is_read_back_exactly(files_anywhere: DayFiles):
     report = a_rich_report()
     generation = put(files_anywhere, report)
-    assert files_anywhere.read(DAY) == Found(report, generation)
+    assert files_anywhere.read(DAY) == StoredDay(report, generation)
     assert files_anywhere.generations() == {DAY: generation}
 
 

@@ -17,11 +17,11 @@ from metering_dagster.billing_changes.rules.cells import (
     Side,
     Signal,
     Subscription,
-    Tenant,
+    TenantScope,
 )
 from metering_dagster.billing_changes.rules.feed_response import (
-    Answer,
-    Question,
+    FeedRequest,
+    FeedResponse,
     Repull,
     answer_since,
     asked_since,
@@ -35,27 +35,27 @@ NOW = datetime(2026, 11, 28, 12, 30, 0, 148758, tzinfo=UTC)
 TEN, ELEVEN = datetime(2026, 11, 28, 10, tzinfo=UTC), datetime(2026, 11, 28, 11, tzinfo=UTC)
 DAY = date(2026, 11, 20)
 OVERLAP = timedelta(minutes=60)
-TENANT = Tenant("t1")
+TENANT = TenantScope("t1")
 T1 = Subscription("t1", "azure", "ext-1", "Tenant 1", "azure", False)
 GROUP = Subscription("g1", "azure", "rg-prod", "Group 1", "azure", True)
 
 
-def a_question(since: datetime = TEN, days: int = 32, now: datetime = NOW) -> Question:
-    return Question(since, timedelta(days=days), now)
+def a_question(since: datetime = TEN, days: int = 32, now: datetime = NOW) -> FeedRequest:
+    return FeedRequest(since, timedelta(days=days), now)
 
 
 def a_piece(
-    stamp: datetime = TEN, day: date = DAY, owner: Tenant | Group = TENANT, signal: Signal = Signal.DAILY
+    stamp: datetime = TEN, day: date = DAY, owner: TenantScope | Group = TENANT, signal: Signal = Signal.DAILY
 ) -> Piece:
     return Piece(signal, day, owner, Side(1, newest=stamp, stamps=1))
 
 
 def answered(
     *pieces: Piece,
-    question: Question | None = None,
+    question: FeedRequest | None = None,
     claims: tuple[Subscription, ...] = (T1, GROUP),
     odd: dict[Oddity, dict[date, int]] | None = None,
-) -> Answer:
+) -> FeedResponse:
     return answer_since(question or a_question(), OVERLAP, pieces, Claims(claims), odd or {})
 
 
@@ -258,7 +258,7 @@ def test_rows_are_ordered_by_date_then_external_id_then_id():
     claims = tuple(Subscription(i, "azure", e, "n", "azure", False) for i, e in (("a", "z"), ("c", "b"), ("b", "b")))
     later = DAY + timedelta(days=1)
     told = answered(
-        *(a_piece(day=day, owner=Tenant(i)) for day in (later, DAY) for i in ("a", "b", "c")), claims=claims
+        *(a_piece(day=day, owner=TenantScope(i)) for day in (later, DAY) for i in ("a", "b", "c")), claims=claims
     )
     assert [(row.day, row.subscription_id) for row in told.rows] == [
         (DAY, "b"), (DAY, "c"), (DAY, "a"), (later, "b"), (later, "c"), (later, "a"),

@@ -6,11 +6,11 @@ from datetime import date, datetime, timedelta
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metering_dagster.billing_changes.rules.watermark import Rules
+from metering_dagster.billing_changes.rules.watermark import PollRules
 from tests.billing_changes.imaginary import TODAY, Imaginary, Row, Watcher, daily, fact
 
 LONG = timedelta(days=3650)
-RULES = Rules()
+RULES = PollRules()
 STAMPS_ALONE = replace(RULES, sums_every=LONG, recent_every=LONG, others_every=LONG)
 """Nothing is ever compared again: what is found is found by its stamps."""
 DAYS = [TODAY, TODAY - timedelta(days=1), TODAY - timedelta(days=9)]
@@ -75,7 +75,7 @@ class Committed:
 class World:
     """The database, who watches it, transactions that are open, runs that are slow."""
 
-    rules: Rules = RULES
+    rules: PollRules = RULES
     whole_seconds: bool = False
     apart: timedelta = timedelta(microseconds=1)
     """Of the stamps of two ingests."""

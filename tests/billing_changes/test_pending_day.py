@@ -6,13 +6,13 @@ from datetime import date, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metering_dagster.billing_changes.rules.pending_day import Pending, Why
-from metering_dagster.billing_changes.rules.watermark import Rules
+from metering_dagster.billing_changes.rules.pending_day import PendingDay, Why
+from metering_dagster.billing_changes.rules.watermark import PollRules
 from tests.billing_changes.imaginary import START, TODAY, Imaginary, Watcher, a_tenant, daily
 
-RULES = Rules()
+RULES = PollRules()
 MICROSECOND = timedelta(microseconds=1)
-MOVED = Pending(first=None, since=START, moved=START, newest=START, why=Why.INGESTED)
+MOVED = PendingDay(first=None, since=START, moved=START, newest=START, why=Why.INGESTED)
 
 
 def test_a_day_is_due_once_it_is_quiet():

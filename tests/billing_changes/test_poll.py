@@ -8,11 +8,11 @@ import pytest
 from metering_dagster.billing_changes.rules import cursor as remembered
 from metering_dagster.billing_changes.rules.pending_day import Why
 from metering_dagster.billing_changes.rules.reconcile import Days
-from metering_dagster.billing_changes.rules.watermark import Rules
+from metering_dagster.billing_changes.rules.watermark import PollRules
 from metering_dagster.billing_changes.services.poll import LONG_AWAY
 from tests.billing_changes.imaginary import START, TODAY, Imaginary, Watcher, a_tenant, daily, fact, words
 
-RULES = Rules()
+RULES = PollRules()
 EARLIER = TODAY - timedelta(days=20)
 TWO_DAYS_AGO = START - timedelta(days=2)
 

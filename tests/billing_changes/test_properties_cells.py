@@ -15,7 +15,7 @@ from metering_dagster.billing_changes.rules.cells import (
     Side,
     Signal,
     Subscription,
-    Tenant,
+    TenantScope,
     cells_of,
     instant_of,
     microseconds_of,
@@ -29,7 +29,7 @@ days = st.integers(0, 2).map(lambda n: date(2026, 9, 1) + timedelta(days=n))
 names = st.sampled_from(["rg", "RG", "Rg ", "straße", "STRASSE", "other", " rg"])
 stamps = st.none() | st.integers(0, 4).map(lambda n: NOON + n * timedelta(microseconds=333_333))
 amounts = st.decimals(-1000, 1000, places=6)
-owners = st.one_of(st.builds(Tenant, names), st.builds(Group, st.sampled_from(["i", "I", "j"]), names))
+owners = st.one_of(st.builds(TenantScope, names), st.builds(Group, st.sampled_from(["i", "I", "j"]), names))
 rows = st.tuples(st.sampled_from(Signal), days, owners, stamps, amounts, st.sampled_from(["EUR", "USD"]))
 subscriptions = st.lists(
     st.builds(
@@ -46,8 +46,8 @@ def same(one: str, other: str) -> bool:
     return one.rstrip(" ").casefold() == other.rstrip(" ").casefold()
 
 
-def claims_by_the_text(one: Subscription, owner: Tenant | Group) -> bool:
-    if isinstance(owner, Tenant):
+def claims_by_the_text(one: Subscription, owner: TenantScope | Group) -> bool:
+    if isinstance(owner, TenantScope):
         return not one.is_resource_group and same(one.id, owner.scope_id)
     return (
         one.is_resource_group
@@ -113,7 +113,7 @@ def test_a_days_state_is_another_as_soon_as_a_row_or_a_stamp_is(some, data):
     enabled = [Subscription("t", "i", "t", "Name", "azure", is_resource_group=False)]
 
     def state(these: list) -> dict[date, str]:
-        pieces = [Piece(signal, day, Tenant("t"), side_of(*content)) for signal, day, _, *content in these]
+        pieces = [Piece(signal, day, TenantScope("t"), side_of(*content)) for signal, day, _, *content in these]
         return states_of_days(cells_of(pieces, Claims(enabled)).values())
 
     shuffled = data.draw(st.permutations(some))

@@ -10,11 +10,11 @@ from datetime import UTC, date, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metering_dagster.billing_changes.rules.cursor import Gap, Memory
-from metering_dagster.billing_changes.rules.pending_day import Pending, Why
-from metering_dagster.billing_changes.rules.watermark import Rules
+from metering_dagster.billing_changes.rules.cursor import PollCursor, PollGap
+from metering_dagster.billing_changes.rules.pending_day import PendingDay, Why
+from metering_dagster.billing_changes.rules.watermark import PollRules
 
-RULES = Rules()
+RULES = PollRules()
 NOON = datetime(2026, 9, 20, 12, tzinfo=UTC)
 DAY = NOON.date()
 SETTLE = timedelta(seconds=60)
@@ -24,11 +24,11 @@ instants = st.one_of(
 )
 perhaps = st.none() | instants
 pendings = st.builds(
-    Pending, perhaps, instants, instants, perhaps, st.sampled_from(Why), perhaps, st.integers(1, 9), st.booleans()
+    PendingDay, perhaps, instants, instants, perhaps, st.sampled_from(Why), perhaps, st.integers(1, 9), st.booleans()
 )
 
 
-def points(one: Pending) -> list[datetime]:
+def points(one: PendingDay) -> list[datetime]:
     """The instants from which on a reading has more than one before them."""
     if one.newest is None:
         return [one.moved]
@@ -36,7 +36,7 @@ def points(one: Pending) -> list[datetime]:
     return sorted({one.moved, max(one.moved, seen + SETTLE), max(one.moved, one.newest + SETTLE)})
 
 
-def is_enough(one: Pending, read_at: datetime | None, at: datetime) -> bool:
+def is_enough(one: PendingDay, read_at: datetime | None, at: datetime) -> bool:
     if read_at is None or read_at > at or read_at < one.moved:
         return False
     return not [point for point in points(one) if read_at < point <= at]
@@ -113,13 +113,13 @@ def test_a_run_key_is_the_same_for_the_same_movement_and_attempt_alone(one, othe
 
 
 def test_a_run_key_says_the_day_the_stamps_and_the_attempt():
-    one = Pending(None, NOON, NOON + timedelta(microseconds=7), NOON, Why.INGESTED)
+    one = PendingDay(None, NOON, NOON + timedelta(microseconds=7), NOON, Why.INGESTED)
     assert one.run_key(DAY) == "2026-09-20:20260920T120000.000000:20260920T120000.000007:1"
     assert replace(one, newest=None, attempt=2).run_key(DAY) == "2026-09-20:-:20260920T120000.000007:3"
 
 
 memories = st.builds(
-    Memory, looked=instants, claims=st.just("c"), starts=st.just({}), marks=st.just({}), summed=perhaps,
+    PollCursor, looked=instants, claims=st.just("c"), starts=st.just({}), marks=st.just({}), summed=perhaps,
     compared=st.dictionaries(st.dates(date(2026, 9, 1), date(2026, 9, 9)), instants, max_size=4),
     pending=st.dictionaries(st.dates(date(2026, 9, 1), date(2026, 9, 9)), pendings, max_size=3),
 )  # fmt: skip
@@ -146,7 +146,7 @@ def test_after_the_clock_was_set_back_nothing_lies_ahead_of_it_and_nothing_else_
 
 
 def test_a_gap_is_told_with_the_days_that_left_the_horizon_in_it():
-    left = Gap(NOON, NOON + timedelta(hours=3), None)
+    left = PollGap(NOON, NOON + timedelta(hours=3), None)
     assert left.words == "Nobody looked from 2026-09-20T12:00:00Z until 2026-09-20T15:00:00Z."
     one = replace(left, left=(date(2026, 8, 18), date(2026, 8, 18)))
     assert one.words == (

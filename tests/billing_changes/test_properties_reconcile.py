@@ -7,10 +7,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metering_dagster.billing_changes.rules.pending_day import Why
-from metering_dagster.billing_changes.rules.reconcile import Days, Reported, changed_days, differences, to_compare
-from metering_dagster.billing_changes.rules.watermark import Rules
+from metering_dagster.billing_changes.rules.reconcile import (
+    Days,
+    MaterializedReading,
+    changed_days,
+    differences,
+    to_compare,
+)
+from metering_dagster.billing_changes.rules.watermark import PollRules
 
-RULES = Rules()
+RULES = PollRules()
 NOON = datetime(2026, 9, 20, 12, tzinfo=UTC)
 TODAY = NOON.date()
 FIRST = TODAY - timedelta(days=9)
@@ -79,7 +85,7 @@ def test_every_day_is_compared_within_a_day_however_many_there_are(older, minute
 
 @given(st.lists(days, unique=True), states, st.dictionaries(days, texts))
 def test_a_day_differs_if_something_else_was_reported_or_nothing_of_what_there_is(asked, there, reported):
-    known = {day: Reported(NOON, text) for day, text in reported.items()}
+    known = {day: MaterializedReading(NOON, text) for day, text in reported.items()}
     expected = {}
     for day in asked:
         if day not in reported and there.get(day):

@@ -7,9 +7,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from metering_dagster.billing_changes.rules.watermark import Rules, advanced, lowered, start_of, stepped
+from metering_dagster.billing_changes.rules.watermark import PollRules, advanced, lowered, start_of, stepped
 
-RULES = Rules()
+RULES = PollRules()
 MINUTE = timedelta(minutes=1)
 LOOKS_AT_LEAST = timedelta(minutes=10)
 """So often somebody looks; a transaction that is open between two looks is no longer than the overlap all the same."""

@@ -11,11 +11,11 @@ from metering_dagster.billing_changes.rules.cells import (
     Group,
     Side,
     Signal,
-    Tenant,
+    TenantScope,
     cells_of,
     states_of_days,
 )
-from metering_dagster.billing_changes.stores.queries import Reading
+from metering_dagster.billing_changes.stores.queries import BillingSnapshot
 from tests.billing_changes.filling import BillingTables, queries_of, resource_group, tenant
 
 DAY = date(2026, 11, 20)
@@ -198,7 +198,7 @@ def test_rows_without_a_stamp_are_counted_and_named(billing):
     assert (odd.unstamped, odd.future) == (2, 0)
     assert {(one.signal, one.owner, one.rows, one.newest) for one in odd.examples} == {
         (Signal.FACTS, Group("azure", "rg"), 1, None),
-        (Signal.DAILY, Tenant("t2"), 1, None),
+        (Signal.DAILY, TenantScope("t2"), 1, None),
     }
 
 
@@ -314,7 +314,7 @@ def test_tenants_of_a_day_are_those_of_both_tables(billing):
     billing.daily("t3", DAY, TEN)
     billing.daily("t4", DAY - timedelta(days=1), TEN)
     with billing.database().reading() as reading:
-        assert reading.tenants_of(DAY) == [Tenant("t1"), Tenant("t2"), Tenant("t3")]
+        assert reading.tenants_of(DAY) == [TenantScope("t1"), TenantScope("t2"), TenantScope("t3")]
 
 
 def test_a_tenant_is_the_same_one_in_another_case_for_the_poll_and_for_the_exact_look(billing):
@@ -358,7 +358,7 @@ def test_pieces_of_rows_that_nobody_claims_are_given_all_the_same(billing):
     billing.fact("t9", DAY, TEN, group="rg-9")
     with billing.database().reading() as reading:
         pieces = reading.pieces_since(both(TEN), DAY)
-    assert {piece.owner for piece in pieces} == {Tenant("t9"), Group("azure", "rg-9")}
+    assert {piece.owner for piece in pieces} == {TenantScope("t9"), Group("azure", "rg-9")}
     assert cells_of(pieces, Claims([])) == {}
 
 
@@ -366,6 +366,6 @@ def test_a_table_without_a_start_is_not_asked(billing):
     billing.daily("t1", DAY, TEN)
     billing.fact("t1", DAY, TEN)
     with billing.database().reading() as reading:
-        assert isinstance(reading, Reading)
+        assert isinstance(reading, BillingSnapshot)
         pieces = reading.pieces_since({Signal.DAILY: TEN}, DAY)
     assert {piece.signal for piece in pieces} == {Signal.DAILY}

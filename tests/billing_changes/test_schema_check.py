@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy.dialects import mysql, sqlite
 
 from metering_dagster.billing_changes.stores.billing_tables import ADVISED, DAILY, FACTS, SUBSCRIPTIONS
-from metering_dagster.billing_changes.stores.schema_check import Missing
+from metering_dagster.billing_changes.stores.schema_check import MissingSchema
 from tests.billing_changes.filling import queries_of
 
 
@@ -16,7 +16,7 @@ def drop(billing, name, table):
 
 def test_with_all_indexes_nothing_is_advised(billing):
     missing = billing.database().missing()
-    assert missing == Missing(tables=[], columns=[], indexes=[])
+    assert missing == MissingSchema(tables=[], columns=[], indexes=[])
 
 
 def test_a_missing_index_is_named_by_table_and_columns(billing):
@@ -40,7 +40,7 @@ def test_an_index_in_another_order_is_none(billing):
 def test_of_a_view_no_index_is_advised(billing):
     for name in ("cmdb_cost_facts", "cmdb_cloud_billing_daily"):
         billing.run(f"ALTER TABLE {name} RENAME TO {name}_base", f"CREATE VIEW {name} AS SELECT * FROM {name}_base")
-    assert billing.database().missing() == Missing(tables=[], columns=[], indexes=[])
+    assert billing.database().missing() == MissingSchema(tables=[], columns=[], indexes=[])
 
 
 def test_the_ddl_makes_what_is_missing(billing):
@@ -52,12 +52,12 @@ def test_the_ddl_makes_what_is_missing(billing):
     assert [table.name for table in missing.tables] == ["cmdb_cost_facts", "cmdb_billing_subscriptions"]
     assert len(missing.indexes) == 4
     billing.run(*(statement.rstrip(";") for statement in missing.ddl(database.dialect)))
-    assert database.missing() == Missing(tables=[], columns=[], indexes=[])
+    assert database.missing() == MissingSchema(tables=[], columns=[], indexes=[])
 
 
 @pytest.mark.parametrize(("dialect", "stamp"), [(mysql.dialect(), "DATETIME(6)"), (sqlite.dialect(), "DATETIME")])
 def test_the_ddl_is_in_the_databases_own_dialect(dialect, stamp):
-    everything = Missing(tables=[DAILY, FACTS, SUBSCRIPTIONS], indexes=ADVISED)
+    everything = MissingSchema(tables=[DAILY, FACTS, SUBSCRIPTIONS], indexes=ADVISED)
     statements = everything.ddl(dialect)
     assert len(statements) == 8
     assert f"updated_at {stamp}" in statements[0]

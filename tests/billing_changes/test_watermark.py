@@ -5,9 +5,9 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metering_dagster.billing_changes.rules.watermark import Rules, advanced, lowered, start_of, stepped
+from metering_dagster.billing_changes.rules.watermark import PollRules, advanced, lowered, start_of, stepped
 
-RULES = Rules()
+RULES = PollRules()
 NOON = datetime(2026, 9, 20, 12, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
 instants = st.datetimes(NOON.replace(tzinfo=None) - timedelta(days=2), NOON.replace(tzinfo=None) + timedelta(days=2),

@@ -14,24 +14,24 @@ from sqlalchemy import Connection
 
 from metering_dagster.billing_changes.rules import cursor as remembered
 from metering_dagster.billing_changes.rules.cells import Cell, Claims, cells_of, states_of_days
-from metering_dagster.billing_changes.rules.cursor import Memory
-from metering_dagster.billing_changes.rules.reconcile import Days, Reported
-from metering_dagster.billing_changes.rules.watermark import Rules
+from metering_dagster.billing_changes.rules.cursor import PollCursor
+from metering_dagster.billing_changes.rules.reconcile import Days, MaterializedReading
+from metering_dagster.billing_changes.rules.watermark import PollRules
 from metering_dagster.billing_changes.services.poll import Looked, look
 from metering_dagster.billing_changes.stores.database import Database
-from metering_dagster.billing_changes.stores.queries import Reading
+from metering_dagster.billing_changes.stores.queries import BillingSnapshot
 from tests.billing_changes.filling import BillingTables
 
 NOON = datetime(2026, 9, 20, 12, tzinfo=UTC)
 DAY, OTHER_DAY = date(2026, 9, 14), date(2026, 9, 15)
 """Older than the days that are compared every hour."""
 LONG = timedelta(days=3650)
-STAMPS_ALONE = replace(Rules(), sums_every=LONG, recent_every=LONG, others_every=LONG, most_compared=99)
+STAMPS_ALONE = replace(PollRules(), sums_every=LONG, recent_every=LONG, others_every=LONG, most_compared=99)
 """Nothing is compared a second time: what is found is found by its stamps."""
 MOST_LOOKS = 50
 
 
-class ToldReading(Reading):
+class ToldReading(BillingSnapshot):
     """A snapshot whose clock stands still. `midway` happens in the midst of what is asked of it."""
 
     def __init__(self, connection: Connection, now: datetime, midway: Callable[[], object]) -> None:
@@ -54,9 +54,9 @@ class Watching:
     tables: BillingTables
     now: datetime | None = NOON
     """What the database's clock says; None: what it does say."""
-    rules: Rules = field(default_factory=Rules)
+    rules: PollRules = field(default_factory=PollRules)
     cursor: str | None = None
-    reported: dict[date, Reported] = field(default_factory=dict)
+    reported: dict[date, MaterializedReading] = field(default_factory=dict)
     cells: dict[date, list[Cell]] = field(default_factory=dict)
     """What each day's last run found."""
     midway: Callable[[], object] = lambda: None
@@ -67,7 +67,7 @@ class Watching:
         return self.tables.database()
 
     @property
-    def memory(self) -> Memory:
+    def memory(self) -> PollCursor:
         memory, said = remembered.read(self.cursor)
         assert memory is not None, said
         return memory
@@ -94,7 +94,7 @@ class Watching:
             with self._reading() as reading:
                 claims = reading.claims()
                 cells = cells_of(reading.pieces_of([day], claims, amounts=True), claims).values()
-            self.reported[day] = Reported(reading.now, states_of_days(cells).get(day, ""))
+            self.reported[day] = MaterializedReading(reading.now, states_of_days(cells).get(day, ""))
             self.cells[day] = list(cells)
 
     def settle(self) -> dict[date, str]:
@@ -125,6 +125,6 @@ class Watching:
         return {cell.subscription.id: sum(amount for _, amount in cell.amounts) + Decimal() for cell in self.cells[day]}
 
     @contextmanager
-    def _reading(self) -> Iterator[Reading]:
+    def _reading(self) -> Iterator[BillingSnapshot]:
         with self.database.reading() as reading:
             yield reading if self.now is None else ToldReading(reading._connection, self.now, self.midway)

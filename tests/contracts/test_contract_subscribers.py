@@ -5,15 +5,15 @@ from datetime import UTC, datetime
 
 import pytest
 
-from metering_dagster.licenses.rules.lifecycle import Row
-from metering_dagster.licenses.rules.lifecycle_event import Event, Kind
+from metering_dagster.licenses.rules.lifecycle import SubscriberRow
+from metering_dagster.licenses.rules.lifecycle_event import EventKind, LifecycleEvent
 from metering_dagster.licenses.services.connections import subscribers_of
 from tests.contracts.late_index import indexes_stand_still
 from tests.items import ACCOUNT, LICENSE, OTHER_LICENSE, a_deprovisioning, a_subscriber
 
 EXPIRY, LATER = "2026-11-28T13:00:00Z", "2026-11-28T13:30:00Z"
 AGREEMENT = "agmt-one"
-EVENT = Event(Kind.ENDED, datetime(2026, 11, 28, 12, tzinfo=UTC), agreement_id=AGREEMENT)
+EVENT = LifecycleEvent(EventKind.ENDED, datetime(2026, 11, 28, 12, tzinfo=UTC), agreement_id=AGREEMENT)
 
 
 @pytest.fixture
@@ -85,6 +85,6 @@ def test_of_two_writers_that_found_nothing_one_makes_the_row(world):
     named = replace(EVENT, license_arn=LICENSE, account=ACCOUNT)
     one, other = (subscribers_of(world.deployment) for _ in range(2))
     (mine,), (others,) = one.rows_of(named), other.rows_of(named)
-    assert one.write(mine, Row(LICENSE, ACCOUNT, "active")) is True
-    assert other.write(others, Row(LICENSE, ACCOUNT, "inactive")) is False
+    assert one.write(mine, SubscriberRow(LICENSE, ACCOUNT, "active")) is True
+    assert other.write(others, SubscriberRow(LICENSE, ACCOUNT, "inactive")) is False
     assert world.item(a_subscriber())["subscriptionStatus"] == "active"

@@ -26,7 +26,7 @@ from metering_dagster.licenses.services.finalization import close_windows, failu
 from metering_dagster.licenses.services.flush_search import pending_hours
 from metering_dagster.licenses.stores import events_queue
 from metering_dagster.licenses.stores.open_windows import ClosingStore
-from metering_dagster.metering.rules.flush_window import Whose
+from metering_dagster.metering.rules.flush_window import LicenseScope
 from metering_dagster.metering.rules.run_decision import LastRun
 from metering_dagster.metering.services import hour_run
 from metering_dagster.metering.services.aggregation import aggregate
@@ -116,7 +116,7 @@ def _meter(deployment: Deployment, place: Place, errand: Errand) -> dict[str, La
 
 
 def _meter_hour(deployment: Deployment, bucket: str) -> LastRun | None:
-    whose = Whose.EVERYBODY
+    whose = LicenseScope.ALL
     part = _begin(deployment, bucket, whose)
     if part is None:
         return None
@@ -147,7 +147,7 @@ def _flush(deployment: Deployment, place: Place, errand: Errand) -> None:
 
 
 def _flush_hour(deployment: Deployment, bucket: str) -> None:
-    whose = Whose.DEPROVISIONING
+    whose = LicenseScope.DEPROVISIONING
     part = _begin(deployment, bucket, whose)
     if part is None:
         return
@@ -159,7 +159,7 @@ def _flush_hour(deployment: Deployment, bucket: str) -> None:
     _submit(deployment, bucket, whose)
 
 
-def _fold(deployment: Deployment, bucket: str, whose: Whose, part: Slice) -> Aggregation:
+def _fold(deployment: Deployment, bucket: str, whose: LicenseScope, part: Slice) -> Aggregation:
     done = aggregate(deployment.tables, part)
     unfinished = hour_run.not_folded(bucket, done)
     if unfinished is not None:
@@ -168,16 +168,16 @@ def _fold(deployment: Deployment, bucket: str, whose: Whose, part: Slice) -> Agg
     return done
 
 
-def _begin(deployment: Deployment, bucket: str, whose: Whose) -> Slice | None:
+def _begin(deployment: Deployment, bucket: str, whose: LicenseScope) -> Slice | None:
     beginning = hour_run.begin(deployment, bucket, whose)
     return None if beginning.closed is not None else beginning.part
 
 
-def _submit(deployment: Deployment, bucket: str, whose: Whose) -> None:
+def _submit(deployment: Deployment, bucket: str, whose: LicenseScope) -> None:
     part = _begin(deployment, bucket, whose)
     if part is None:
         return
-    submission = deployment.submitter(urgent=whose is Whose.DEPROVISIONING).submit(part)
+    submission = deployment.submitter(urgent=whose is LicenseScope.DEPROVISIONING).submit(part)
     _raise(hour_run.left_pending(bucket, submission, deployment.settings.now()))
 
 

@@ -86,10 +86,10 @@ class _HourEvidence:
         probe = self.deployment.probe.aggregates
         return has_commits(probe.client, probe.table, self.bucket)
 
-    def pending(self, expected: run_decision.LastRun | None) -> run_decision.Pending:
+    def pending(self, expected: run_decision.LastRun | None) -> run_decision.PendingFound:
         rows, aggregates = (expected.pending_rows, expected.pending_aggregates) if expected else (0, 0)
         probe = self.deployment.probe
-        return run_decision.Pending(
+        return run_decision.PendingFound(
             probe.rows.count(self.bucket, 1 + rows), probe.aggregates.count(self.bucket, 1 + aggregates)
         )  # fmt: skip
 
@@ -109,9 +109,9 @@ class _ShardEvidence:
     def has_swept_before(self, day: str) -> bool:
         return any(shard == self.shard and earlier < day for shard, earlier in self.memory.swept)
 
-    def first_pending(self, these: Sequence[str]) -> expiry_ticks.Found:
+    def first_pending(self, these: Sequence[str]) -> expiry_ticks.ProbedHour:
         probe = self.deployment.probe
         looks: list[Callable[[str], int]] = [
             lambda b: probe.rows.count(b, 1), lambda b: probe.aggregates.count(b, 1)
         ]  # fmt: skip
-        return expiry_ticks.Found(next((bucket for bucket in these if any(look(bucket) for look in looks)), None))
+        return expiry_ticks.ProbedHour(next((bucket for bucket in these if any(look(bucket) for look in looks)), None))

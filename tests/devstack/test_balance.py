@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from metering_dagster.devstack.balance import Balance, row_key, strike_balance
-from metering_dagster.devstack.sample import SORT_KEY, Kind, SampleRow
+from metering_dagster.devstack.sample import SORT_KEY, SampleKind, SampleRow
 from metering_dagster.devstack.sandbox import BilledRecord
 
 ARN = "arn:aws:license-manager::111122223333:license:l-0123456789abcdef"
@@ -17,7 +17,7 @@ ACCOUNT, DIMENSION, HOUR = "444455556666", "api-calls", "2026-11-28T10"
 GROUP = (ARN, ACCOUNT, DIMENSION, HOUR)
 
 
-def a_row(second: int, used: str, kind: Kind = Kind.GOOD) -> SampleRow:
+def a_row(second: int, used: str, kind: SampleKind = SampleKind.GOOD) -> SampleRow:
     stamp = datetime(2026, 11, 28, 10, 0, second, tzinfo=UTC).strftime("%Y-%m-%dT%H:%M:%S")
     item = {
         "licenseArn": ARN,
@@ -77,7 +77,12 @@ def test_what_is_wrong_is_found(wrong: dict[str, Any]) -> None:
 
 
 def test_each_state_has_its_column() -> None:
-    held, zero, bad, late = a_row(3, "1"), a_row(4, "0", Kind.ZERO), a_row(5, "2", Kind.BAD), a_row(6, "8", Kind.LATE)
+    held, zero, bad, late = (
+        a_row(3, "1"),
+        a_row(4, "0", SampleKind.ZERO),
+        a_row(5, "2", SampleKind.BAD),
+        a_row(6, "8", SampleKind.LATE),
+    )
     pending = {"meteringPending": HOUR}
     ends = {row_key(row): AGGREGATED for row in COUNTED} | {
         row_key(held): pending,
@@ -91,7 +96,7 @@ def test_each_state_has_its_column() -> None:
 
 
 def test_an_overwritten_second_is_late_for_what_is_new_and_billed_for_what_was_counted() -> None:
-    again = a_row(1, "5", Kind.OVERWRITTEN)
+    again = a_row(1, "5", SampleKind.OVERWRITTEN)
     ends = {row_key(COUNTED[0]): {"meteringStatus": "LateUsage"}, row_key(COUNTED[1]): AGGREGATED}
     balance = strike(later=[again], ends=ends)
     assert balance.hours[HOUR].late == 5
@@ -99,5 +104,5 @@ def test_an_overwritten_second_is_late_for_what_is_new_and_billed_for_what_was_c
 
 
 def test_an_overwritten_second_that_nobody_noticed_is_uneven() -> None:
-    again = a_row(1, "5", Kind.OVERWRITTEN)
+    again = a_row(1, "5", SampleKind.OVERWRITTEN)
     assert not strike(later=[again]).is_even

@@ -13,7 +13,7 @@ from metering_dagster.core.errors import UnreachableError
 from metering_dagster.core.hours import LAST_CALL_OFFSET, bucket, hour_at_offset, offset_of, parse_bucket
 from metering_dagster.devstack import loading
 from metering_dagster.devstack.loading import load
-from metering_dagster.devstack.sample import SORT_KEY, Kind, generate
+from metering_dagster.devstack.sample import SORT_KEY, SampleKind, generate
 
 NOW = datetime(2026, 11, 28, 10, 20, 30, tzinfo=UTC)
 EDGES = [
@@ -57,7 +57,7 @@ def check_shape(sample):
     assert len({account for _, account, _, _ in groups}) == 40
     assert {dimension for _, _, dimension, _ in groups} == set(sample.dimensions)
     assert {hour for *_, hour in groups} == {bucket(hour_at_offset(sample.now, offset)) for offset in range(1, 24)}
-    assert Counter(row.code for row in sample.rows if row.kind is Kind.BAD) == {
+    assert Counter(row.code for row in sample.rows if row.kind is SampleKind.BAD) == {
         "NonNumericQuantity": 3,
         "NegativeQuantity": 2,
         "TooManyDecimals": 1,
@@ -65,8 +65,12 @@ def check_shape(sample):
         "MalformedSortKey": 2,
         "SortKeyMismatch": 1,
     }
-    assert sum(row.kind is Kind.MISFILED for row in sample.rows) == 5
-    assert Counter(row.kind for row in sample.later) == {Kind.LATE: 8, Kind.OVERWRITTEN: 3, Kind.REPEATED: 4}
+    assert sum(row.kind is SampleKind.MISFILED for row in sample.rows) == 5
+    assert Counter(row.kind for row in sample.later) == {
+        SampleKind.LATE: 8,
+        SampleKind.OVERWRITTEN: 3,
+        SampleKind.REPEATED: 4,
+    }
     for rows in (sample.rows, sample.later):
         assert len({key_of(row) for row in rows}) == len(rows)
 
@@ -142,13 +146,13 @@ def test_usage_follows_the_day(sample):
 
 def test_ordinary_rows_say_the_same_in_key_and_attributes(sample):
     for row in sample.rows:
-        if row.kind in (Kind.GOOD, Kind.ZERO, Kind.MISFILED):
+        if row.kind in (SampleKind.GOOD, SampleKind.ZERO, SampleKind.MISFILED):
             item = row.item
             key = f"{item['customerAWSAccountId']}#{item['dimension']}#{item['timestamp']}"
             assert item[SORT_KEY] == key
             assert row.used == item["quantity"]
             assert DECIMAL.fullmatch(f"{item['quantity']:f}")
-            assert (item["meteringPending"] == item["timestamp"][:13]) is (row.kind is not Kind.MISFILED)
+            assert (item["meteringPending"] == item["timestamp"][:13]) is (row.kind is not SampleKind.MISFILED)
             assert item["createdAt"] <= item["updatedAt"] <= f"{NOW:%Y-%m-%dT%H:%M:%SZ}"
 
 
@@ -157,7 +161,7 @@ def test_no_row_is_written_before_its_second(sample):
 
 
 def test_quantities_have_up_to_six_decimals(sample):
-    decimals = {-row.item["quantity"].as_tuple().exponent for row in sample.rows if row.kind is Kind.GOOD}
+    decimals = {-row.item["quantity"].as_tuple().exponent for row in sample.rows if row.kind is SampleKind.GOOD}
     assert decimals == {0, 3, 4, 6}
 
 
@@ -166,11 +170,11 @@ def test_allocations_sum_to_the_quantity_but_in_the_bad_row(sample):
     assert len(allocated) > 500
     for row in allocated:
         assert allocated_sum(row.item["usageAllocations"]) == row.used
-    assert [row.code for row in allocated if row.kind is not Kind.BAD and row.item["quantity"] != row.used] == []
+    assert [row.code for row in allocated if row.kind is not SampleKind.BAD and row.item["quantity"] != row.used] == []
 
 
 def test_rows_without_allocations_lie_beside_rows_with_them(sample):
-    groups = groups_of(row for row in sample.rows if row.kind is Kind.GOOD)
+    groups = groups_of(row for row in sample.rows if row.kind is SampleKind.GOOD)
     assert any(len({"usageAllocations" in row.item for row in rows}) == 2 for rows in groups.values())
 
 
@@ -188,19 +192,19 @@ def test_allocations_come_in_both_kinds_of_number_and_one_bucket_has_no_tags(sam
 
 
 def test_zero_groups_are_zero_throughout_and_one_is_at_its_last_call(sample):
-    zero = [rows for rows in groups_of(sample.rows).values() if rows[0].kind is Kind.ZERO]
+    zero = [rows for rows in groups_of(sample.rows).values() if rows[0].kind is SampleKind.ZERO]
     assert len(zero) == 4
     for rows in zero:
-        assert all(row.kind is Kind.ZERO and row.item["quantity"] == 0 for row in rows)
+        assert all(row.kind is SampleKind.ZERO and row.item["quantity"] == 0 for row in rows)
     assert offsets_at_last_call(sample, [rows[0] for rows in zero]) == [LAST_CALL_OFFSET]
 
 
 def test_one_held_group_is_at_its_last_call_and_has_good_rows_to_bill(sample):
-    bad = [row for row in sample.rows if row.kind is Kind.BAD]
+    bad = [row for row in sample.rows if row.kind is SampleKind.BAD]
     assert offsets_at_last_call(sample, bad) == [LAST_CALL_OFFSET]
     groups = groups_of(sample.rows)
     for row in bad:
-        assert Counter(each.kind for each in groups[row.group])[Kind.GOOD] >= 3
+        assert Counter(each.kind for each in groups[row.group])[SampleKind.GOOD] >= 3
 
 
 def offsets_at_last_call(sample, rows):
@@ -213,7 +217,7 @@ def bad_rows(sample, code):
 
 
 def test_bad_rows_are_bad_in_the_way_they_say_and_remember_what_was_used(sample):
-    assert all(row.used > 0 for row in sample.rows if row.kind is Kind.BAD)
+    assert all(row.used > 0 for row in sample.rows if row.kind is SampleKind.BAD)
     assert all(row.item["quantity"] == "abc" for row in bad_rows(sample, "NonNumericQuantity"))
     assert all(row.item["quantity"] == -row.used for row in bad_rows(sample, "NegativeQuantity"))
     assert all(row.item["quantity"].as_tuple().exponent == -7 for row in bad_rows(sample, "TooManyDecimals"))
@@ -227,7 +231,7 @@ def test_bad_rows_are_bad_in_the_way_they_say_and_remember_what_was_used(sample)
 
 def test_misfiled_rows_pend_in_a_neighboring_hour_that_is_metered(sample):
     for row in sample.rows:
-        if row.kind is Kind.MISFILED:
+        if row.kind is SampleKind.MISFILED:
             filed, meant = (parse_bucket(text) for text in (row.item["meteringPending"], row.item["timestamp"][:13]))
             assert abs(filed - meant) == timedelta(hours=1)
             assert 1 <= offset_of(filed, sample.now) <= 23
@@ -236,24 +240,24 @@ def test_misfiled_rows_pend_in_a_neighboring_hour_that_is_metered(sample):
 def test_what_arrives_later_belongs_to_groups_that_were_good(sample):
     groups = groups_of(sample.rows)
     for row in sample.later:
-        assert {each.kind for each in groups[row.group]} == {Kind.GOOD}
+        assert {each.kind for each in groups[row.group]} == {SampleKind.GOOD}
         assert offset_of(parse_bucket(row.group[-1]), sample.now) in range(2, 19)
 
 
 def test_late_rows_are_new_seconds_overwritten_and_repeated_ones_are_not(sample):
     first = {key_of(row): row for row in sample.rows}
     for row in sample.later:
-        if row.kind is Kind.LATE:
+        if row.kind is SampleKind.LATE:
             assert key_of(row) not in first
             assert row.used == row.item["quantity"]
-        elif row.kind is Kind.OVERWRITTEN:
+        elif row.kind is SampleKind.OVERWRITTEN:
             assert row.used == row.item["quantity"] - first[key_of(row)].used != 0
         else:
             assert (row.item, row.used) == (first[key_of(row)].item, 0)
 
 
 def test_overwritten_rows_go_up_and_down(sample):
-    signs = {row.used > 0 for row in sample.later if row.kind is Kind.OVERWRITTEN}
+    signs = {row.used > 0 for row in sample.later if row.kind is SampleKind.OVERWRITTEN}
     assert signs == {True, False}
 
 

@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 
 from metering_dagster.core import hours
 from metering_dagster.core.hours import HOUR
-from metering_dagster.expiry.rules.sweep_decision import NEWEST, Decision, Found, decide, earlier_days, whole_sweep_due
+from metering_dagster.expiry.rules.sweep_decision import (
+    NEWEST,
+    ProbedHour,
+    SweepDecision,
+    decide,
+    earlier_days,
+    whole_sweep_due,
+)
 
 TURN = datetime(2026, 12, 1, tzinfo=UTC)
 instants = st.timedeltas(timedelta(days=-3), timedelta(days=3)).map(lambda passed: TURN + passed)
@@ -34,8 +41,8 @@ class Shard:
     def has_swept_before(self, day: str) -> bool:
         return any(swept < day for swept in self.swept)
 
-    def first_pending(self, these: Sequence[str]) -> Found:
-        return Found(next((bucket for bucket in these if bucket in self.pending), None))
+    def first_pending(self, these: Sequence[str]) -> ProbedHour:
+        return ProbedHour(next((bucket for bucket in these if bucket in self.pending), None))
 
 
 @given(shards, instants)
@@ -49,7 +56,7 @@ def test_a_whole_sweep_was_last_due_at_its_hour_of_today_or_yesterday(shard, now
 def test_each_days_whole_sweep_comes_once_however_often_the_daemon_is_away(shard, awake, minutes):
     """At its hour, or at the first tick after it that finds the shard at rest; and as of its own hour then."""
     seen = Shard(swept={"2026-11-27"})
-    asked: list[tuple[datetime, Decision]] = []
+    asked: list[tuple[datetime, SweepDecision]] = []
     start = datetime(2026, 11, 28, tzinfo=UTC)
     for seen.now in (start + n * HOUR for n, up in enumerate(awake) if up):
         decision = decide(shard, seen.now, seen)

@@ -7,9 +7,15 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from metering_dagster.core import hours
-from metering_dagster.expiry.rules.sweep_decision import Decision, Found, decide, earlier_days, whole_sweep_due
+from metering_dagster.expiry.rules.sweep_decision import (
+    ProbedHour,
+    SweepDecision,
+    decide,
+    earlier_days,
+    whole_sweep_due,
+)
 
-NOTHING = Found(None)
+NOTHING = ProbedHour(None)
 NOW = datetime(2026, 11, 20, 12, 0, 5, tzinfo=UTC)
 """The hour of shard 3's whole sweep."""
 
@@ -18,7 +24,7 @@ NOW = datetime(2026, 11, 20, 12, 0, 5, tzinfo=UTC)
 class Seen:
     """What a tick would find, and what it looked at."""
 
-    pending: Found = NOTHING
+    pending: ProbedHour = NOTHING
     swept: set[str] = field(default_factory=set)
     running: bool = False
     looked_at: list[str] = field(default_factory=list)
@@ -35,13 +41,13 @@ class Seen:
     def has_swept_before(self, day: str) -> bool:
         return any(swept < day for swept in self.swept)
 
-    def first_pending(self, these: Sequence[str]) -> Found:
+    def first_pending(self, these: Sequence[str]) -> ProbedHour:
         self.looked_at.append("tables")
         self.probed = these
         return self.pending
 
 
-def at(clock: str, shard: int, seen: Seen) -> Decision:
+def at(clock: str, shard: int, seen: Seen) -> SweepDecision:
     return decide(shard, datetime.fromisoformat(clock).replace(tzinfo=UTC), seen)
 
 
@@ -57,7 +63,7 @@ def test_nothing_pending_is_skipped_with_its_reason() -> None:
 
 
 def test_something_pending_asks_for_an_hourly_sweep_as_of_the_tick() -> None:
-    decision = at("2026-11-20T12:00:05", 2, Seen(Found("2026-11-19T04")))
+    decision = at("2026-11-20T12:00:05", 2, Seen(ProbedHour("2026-11-19T04")))
     assert (decision.run, decision.whole, hours.bucket(decision.as_of)) == (True, False, "2026-11-20T12")
     assert "pending in 2026-11-19T04" in decision.reason
 
@@ -99,15 +105,15 @@ def test_where_no_earlier_whole_sweep_is_known_none_is_made_up_for() -> None:
 
 
 def test_a_run_of_the_shard_that_is_under_way_is_enough() -> None:
-    seen = Seen(Found("2026-11-19T04"), running=True)
+    seen = Seen(ProbedHour("2026-11-19T04"), running=True)
     decision = at("2026-11-20T12:00:05", 3, seen)
     assert (decision.run, decision.reason) == (False, "A run of shard 3 is queued or under way.")
     assert seen.looked_at == ["runs"]
 
 
 def test_a_probe_that_cannot_tell_asks_for_the_run() -> None:
-    decision = at("2026-11-20T13:00:00", 3, Seen(Found(None, "the usage table cannot be reached")))
-    assert decision == Decision(
+    decision = at("2026-11-20T13:00:00", 3, Seen(ProbedHour(None, "the usage table cannot be reached")))
+    assert decision == SweepDecision(
         True,
         "Whether anything is pending could not be looked up: the usage table cannot be reached",
         NOW.replace(hour=13, second=0),
@@ -116,7 +122,7 @@ def test_a_probe_that_cannot_tell_asks_for_the_run() -> None:
 
 @pytest.mark.parametrize("shard", range(7))
 def test_on_the_1st_before_six_no_tick_asks_or_looks(shard: int) -> None:
-    seen = Seen(Found("2026-11-29T04"), swept={"2026-11-29"})
+    seen = Seen(ProbedHour("2026-11-29T04"), swept={"2026-11-29"})
     decision = at("2026-12-01T05:59:59", shard, seen)
     assert not decision.run
     assert decision.reason == "On the 1st before 06:00 UTC nothing is expired: the old month is still billable."

@@ -30,7 +30,7 @@ SECONDS = NOW.timestamp()
 
 
 def _watch_cursor() -> dict[str, object]:
-    memory = watch_memory.Memory(SECONDS - 9000, SECONDS - 60, seen={"run-1": SECONDS - 70}, looked=SECONDS - 10)
+    memory = watch_memory.AlertCursor(SECONDS - 9000, SECONDS - 60, seen={"run-1": SECONDS - 70}, looked=SECONDS - 10)
     memory.take_failure("run-2", SECONDS - 60, SECONDS)
     alert = Alert("hours", "1 hour is not closed", "because", "/assets", hour="2026-11-28T10")
     memory.take_hours(["2026-11-28T10"], alert, SECONDS)

@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 
 from metering_dagster.billing_changes.feed import acknowledge, new_for
 from metering_dagster.billing_changes.rules.cells import Cell, Side, Signal
-from metering_dagster.billing_changes.rules.day_diff import DayReport, Row
+from metering_dagster.billing_changes.rules.day_diff import CellChange, DayReport
 from metering_dagster.billing_changes.stores.day_files import DayFiles, Replacement
 from metering_dagster.core.errors import MeteringError
-from metering_dagster.ledger.rules.entries import Entry, Kind, Outcome
+from metering_dagster.ledger.rules.entries import Entry, EntryKind, EntryOutcome
 from metering_dagster.ledger.services.hour_summary import standing_of_hour
 from metering_dagster.ledger.stores.files import Ledger
 from metering_dagster.reporting.services.daily_report import lines_of_hour
@@ -66,15 +66,19 @@ def _ledger(folder: Path) -> tuple[Ledger, Path]:
     ledger = Ledger(str(folder))
     with ledger.file(HOUR, "run-op", "live", "run") as file:
         for number in range(3):
-            file.tell(Entry(Kind.RECORD, Outcome.SUCCESS, LICENSE, ACCOUNT, f"d{number}", Decimal("1.5")))
-        file.tell(Entry(Kind.ROW, Outcome.REJECTED, LICENSE, ACCOUNT, "d", None, "MissingQuantity", f"{ACCOUNT}#d#x"))
+            file.tell(Entry(EntryKind.RECORD, EntryOutcome.SUCCESS, LICENSE, ACCOUNT, f"d{number}", Decimal("1.5")))
+        file.tell(
+            Entry(
+                EntryKind.ROW, EntryOutcome.REJECTED, LICENSE, ACCOUNT, "d", None, "MissingQuantity", f"{ACCOUNT}#d#x"
+            )
+        )
     return ledger, Path(str(file.written))
 
 
 def _day_files(folder: Path) -> tuple[DayFiles, Path]:
     files = DayFiles(str(folder), Settings())
     side = Side(1, unstamped=0, newest=AT, stamps=5, amounts=(("EUR", Decimal("1.5")),))
-    row = Row(
+    row = CellChange(
         Cell(tenant("t1"), DAY, daily=side, facts=None), last_ingested_at=AT, amounts_before=None,
         signals=(Signal.DAILY,), touched=True, changed=True, vanished=False, reported_at=AT,
     )  # fmt: skip

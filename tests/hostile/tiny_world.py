@@ -17,9 +17,9 @@ from metering_dagster.core.aws.dynamodb import create_table
 from metering_dagster.core.errors import MeteringError
 from metering_dagster.expiry.services.sweep import sweep
 from metering_dagster.expiry.services.sweep_report import Sweep
-from metering_dagster.ledger.rules.entries import Entry, Standing
+from metering_dagster.ledger.rules.entries import Entry, HourSummary
 from metering_dagster.metering.defs import checks, metadata
-from metering_dagster.metering.rules.flush_window import Whose
+from metering_dagster.metering.rules.flush_window import LicenseScope
 from metering_dagster.metering.services import hour_run
 from metering_dagster.metering.services.aggregation import aggregate
 from metering_dagster.metering.services.deployment import Deployment
@@ -126,13 +126,13 @@ class TinyWorld:
 
     def _meter(self, hour: str) -> str:
         deployment, mode = self.deployment, Mode.LIVE
-        start = hour_run.begin(deployment, hour, Whose.EVERYBODY)
+        start = hour_run.begin(deployment, hour, LicenseScope.ALL)
         assert start.closed is None
         found = discover(deployment.tables, start.part, self.told.append)
         self._show(metadata.of_discovery(mode, found))
         done = aggregate(deployment.tables, start.part, self.told.append)
         self._show(metadata.of_aggregation(mode, done))
-        self._check(checks.of_aggregation(done, Standing(), 0))
+        self._check(checks.of_aggregation(done, HourSummary(), 0))
         for words in [*done.notes, *done.unsettled, *done.hidden]:
             self.say(words)
         unfinished = hour_run.not_folded(hour, done)
@@ -141,8 +141,8 @@ class TinyWorld:
             self.say(words)
         tables, now = deployment.tables, deployment.settings.now()
         pending = tables.usage.count_pending(hour), hour_run.still_pending(tables, hour)
-        self._show(metadata.of_submission(mode, submission, Standing(), pending, None))
-        self._check(checks.of_submission(hours.closes_at(start.part.hour, now), submission, Standing(), pending))
+        self._show(metadata.of_submission(mode, submission, HourSummary(), pending, None))
+        self._check(checks.of_submission(hours.closes_at(start.part.hour, now), submission, HourSummary(), pending))
         failure = (
             unfinished or hour_run.left_pending(hour, submission, now) or hour_run.arrived_meanwhile(hour, pending[1])
         )

@@ -20,7 +20,7 @@ import pytest
 
 from metering_dagster.core.errors import DamagedFileError, SettingsError, UnreachableError
 from metering_dagster.devstack.stack import LocalStack
-from metering_dagster.ledger.rules.entries import Entry, Kind, Outcome, Standing, standing_of
+from metering_dagster.ledger.rules.entries import Entry, EntryKind, EntryOutcome, HourSummary, standing_of
 from metering_dagster.ledger.services.hour_summary import standing_of_hour
 from metering_dagster.ledger.stores import files
 from metering_dagster.ledger.stores.files import Ledger
@@ -31,7 +31,9 @@ HOUR = "2026-11-28T10"
 
 def an_entry(number: int = 0, quantity: str | None = "4.25") -> Entry:
     amount = None if quantity is None else Decimal(quantity)
-    return Entry(Kind.RECORD.value, Outcome.SUCCESS.value, f"license-{number}", "account", "api-calls", amount)
+    return Entry(
+        EntryKind.RECORD.value, EntryOutcome.SUCCESS.value, f"license-{number}", "account", "api-calls", amount
+    )
 
 
 @pytest.fixture(params=["folder", "s3"])
@@ -95,7 +97,9 @@ def test_the_standing_of_an_hour_read_batch_by_batch_is_that_of_all_its_entries(
 ) -> None:
     monkeypatch.setattr(files, "BUFFER", 7)
     refused = [replace(an_entry(number), outcome="CustomerNotSubscribed") for number in range(0, 30, 3)]
-    row = Entry(Kind.ROW.value, Outcome.LATE.value, "l", "a", "d", Decimal(5), sort_key="k", late_by=Decimal(2))
+    row = Entry(
+        EntryKind.ROW.value, EntryOutcome.LATE.value, "l", "a", "d", Decimal(5), sort_key="k", late_by=Decimal(2)
+    )
     told(ledger, *(an_entry(number) for number in range(30, 60)), *refused, row, name="run-1")
     told(ledger, *(an_entry(number) for number in range(0, 15, 3)), name="run-2")
     told(ledger, *(an_entry(number) for number in range(0, 15, 3)), name="run-3")  # told again, counted once
@@ -188,7 +192,7 @@ def test_a_place_that_the_system_refuses_is_told_in_words(tmp_path: Path) -> Non
         with suppress(UnreachableError):  # nothing lies there, or that cannot be looked up
             assert Ledger(place).read_hour(HOUR) == []
         with suppress(UnreachableError):
-            assert standing_of_hour(Ledger(place), HOUR) == Standing()
+            assert standing_of_hour(Ledger(place), HOUR) == HourSummary()
 
 
 def test_a_working_directory_that_is_gone_is_told_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,7 +269,9 @@ LOCAL = pytest.mark.parametrize("ledger", ["folder"], indirect=True)
 @pytest.mark.parametrize("missing", files._schema().names)
 def test_a_file_of_an_older_and_of_a_newer_version_are_read_beside_ours(ledger: Ledger, missing: str) -> None:
     for number, name in enumerate(("older", "newer", "ours")):
-        row = Entry(Kind.ROW.value, Outcome.LATE.value, "l", "a", "d", Decimal(5), sort_key="k", late_by=Decimal(2))
+        row = Entry(
+            EntryKind.ROW.value, EntryOutcome.LATE.value, "l", "a", "d", Decimal(5), sort_key="k", late_by=Decimal(2)
+        )
         told(ledger, an_entry(number), row, name=name)
     older, newer, _ = sorted(ledger.files_of(HOUR), key=lambda path: ("older" not in path, "newer" not in path))
     rewritten(older, lambda table: an_older_one(table, missing))

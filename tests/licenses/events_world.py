@@ -13,7 +13,7 @@ from metering_dagster.definitions import build_defs
 from metering_dagster.devstack.queues import create_queue
 from metering_dagster.devstack.stack import LocalStack
 from metering_dagster.licenses.services.connections import events_queue_of, subscribers_of
-from metering_dagster.licenses.services.event_application import Report, apply_events
+from metering_dagster.licenses.services.event_application import ApplicationReport, apply_events
 from metering_dagster.licenses.stores.events_queue import EventsQueue
 from metering_dagster.metering.services.deployment import Deployment
 from tests.items import ACCOUNT, LICENSE, a_subscriber
@@ -121,7 +121,7 @@ class EventsWorld:
     def _note(self, parsed: Mapping[str, Any], **_: Any) -> None:
         self._receipts |= {m["MessageId"]: m["ReceiptHandle"] for m in parsed.get("Messages", [])}
 
-    def work(self, **how: Any) -> Report:
+    def work(self, **how: Any) -> ApplicationReport:
         """Apply what is in the queue, without Dagster."""
         return apply_events(self.queue(), subscribers_of(self.world.deployment), **how)
 

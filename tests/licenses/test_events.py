@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metering_dagster.licenses.rules.lifecycle_event import Event, Kind, Unreadable, parse_event
+from metering_dagster.licenses.rules.lifecycle_event import EventKind, LifecycleEvent, Unreadable, parse_event
 from tests.items import ACCOUNT, LICENSE
 from tests.licenses.bodies import AGREEMENT, CREATED, PRODUCT, a_body, of_agreement
 
@@ -19,9 +19,9 @@ JSON = st.recursive(
 )
 
 
-def read(body: str) -> Event:
+def read(body: str) -> LifecycleEvent:
     event = parse_event(body)
-    assert isinstance(event, Event), event
+    assert isinstance(event, LifecycleEvent), event
     return event
 
 
@@ -32,8 +32,8 @@ def unreadable(body: str) -> str:
 
 
 def test_all_that_an_event_names_is_read():
-    assert read(a_body(end_time="2027-01-01T00:00:00Z")) == Event(
-        kind=Kind.UPDATED,
+    assert read(a_body(end_time="2027-01-01T00:00:00Z")) == LifecycleEvent(
+        kind=EventKind.UPDATED,
         time=datetime(2026, 11, 28, 14, 20, tzinfo=UTC),
         license_arn=LICENSE,
         account=ACCOUNT,
@@ -43,7 +43,7 @@ def test_all_that_an_event_names_is_read():
     )
 
 
-@pytest.mark.parametrize("kind", list(Kind))
+@pytest.mark.parametrize("kind", list(EventKind))
 @pytest.mark.parametrize("suffix", ["", " - Manufacturer", " - Proposer"])
 def test_a_detail_type_is_known_by_its_beginning(kind, suffix):
     assert read(a_body(f"{kind}{suffix}")).kind is kind
@@ -150,14 +150,14 @@ def test_whatever_is_written_into_the_queue_it_never_raises(body):
 def test_whatever_stands_in_one_place_it_never_raises(place, value):
     content = json.loads(a_body())
     (content if place in content else content["detail"])[place] = value
-    assert isinstance(parse_event(json.dumps(content)), Event | Unreadable)
+    assert isinstance(parse_event(json.dumps(content)), LifecycleEvent | Unreadable)
 
 
 def test_a_deprovisioning_is_read_whatever_stands_where_it_does_not_look():
     body = json.loads(a_body())
-    body["detail-type"] = str(Kind.DEPROVISIONED)
+    body["detail-type"] = str(EventKind.DEPROVISIONED)
     body["detail"]["agreement"]["endTime"] = 1_700_000_000
-    assert read(json.dumps(body)).kind is Kind.DEPROVISIONED
+    assert read(json.dumps(body)).kind is EventKind.DEPROVISIONED
 
 
 @pytest.mark.parametrize(("changes", "words"), [

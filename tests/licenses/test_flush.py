@@ -3,7 +3,7 @@
 import pytest
 
 from metering_dagster.devstack.sandbox import faults
-from metering_dagster.ledger.rules.entries import Kind
+from metering_dagster.ledger.rules.entries import EntryKind
 from metering_dagster.ledger.stores.files import Ledger
 from metering_dagster.settings import Mode
 from tests.items import (
@@ -237,8 +237,8 @@ def test_what_one_run_finds_of_an_hour_under_two_hours_is_all_in_the_ledger(worl
     )  # fmt: skip
     assert world.flush().success
     ledger = Ledger(str(world.settings.ledger_uri))
-    assert sorted(e.sort_key[-2:] for e in ledger.read_hour(past) if e.kind == Kind.ROW) == ["01", "02"]
-    assert sorted(e.sort_key[-2:] for e in ledger.read_hour(older) if e.kind == Kind.ROW) == ["03", "04"]
+    assert sorted(e.sort_key[-2:] for e in ledger.read_hour(past) if e.kind == EntryKind.ROW) == ["01", "02"]
+    assert sorted(e.sort_key[-2:] for e in ledger.read_hour(older) if e.kind == EntryKind.ROW) == ["03", "04"]
 
 
 def test_usage_that_comes_after_the_flush_of_its_group_fails_a_check_of_its_hour(world):

@@ -11,8 +11,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from metering_dagster.licenses.rules.lifecycle import Row, change_of, concerns, creates
-from metering_dagster.licenses.rules.lifecycle_event import Event, Kind
+from metering_dagster.licenses.rules.lifecycle import SubscriberRow, change_of, concerns, creates
+from metering_dagster.licenses.rules.lifecycle_event import EventKind, LifecycleEvent
 from tests.items import ACCOUNT, LICENSE
 
 NOON = datetime(2026, 11, 28, 12, tzinfo=UTC)
@@ -31,22 +31,22 @@ class LicensesLife(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.sent: list[Event] = []
-        self.heard: list[Event] = []
-        self.row: Row | None = None
+        self.sent: list[LifecycleEvent] = []
+        self.heard: list[LifecycleEvent] = []
+        self.row: SubscriberRow | None = None
         self.closed = False
 
     @rule(agreement=st.sampled_from([FIRST, SECOND]), minutes=st.integers(0, FOLLOWS - 1), end=words, product=words)
     def the_license_is_updated(self, agreement, minutes, end, product):
         minutes += FOLLOWS if agreement == SECOND else 0
-        self._send(Event(Kind.UPDATED, at(minutes), LICENSE, ACCOUNT, agreement, end, product))
+        self._send(LifecycleEvent(EventKind.UPDATED, at(minutes), LICENSE, ACCOUNT, agreement, end, product))
 
     @rule(minutes=st.integers(0, 2 * FOLLOWS), agreement=st.sampled_from([FIRST, SECOND, None]))
     def the_license_is_deprovisioned(self, minutes, agreement):
-        self._send(Event(Kind.DEPROVISIONED, at(minutes), LICENSE, ACCOUNT, agreement))
+        self._send(LifecycleEvent(EventKind.DEPROVISIONED, at(minutes), LICENSE, ACCOUNT, agreement))
 
     @rule(
-        kind=st.sampled_from([Kind.ENDED, Kind.AMENDED]),
+        kind=st.sampled_from([EventKind.ENDED, EventKind.AMENDED]),
         agreement=st.sampled_from([FIRST, SECOND]),
         named=st.booleans(),
         minutes=st.integers(0, 2 * FOLLOWS),
@@ -54,13 +54,13 @@ class LicensesLife(RuleBasedStateMachine):
     )
     def something_happens_to_an_agreement(self, kind, agreement, named, minutes, end):
         license = (LICENSE, ACCOUNT) if named else (None, None)
-        self._send(Event(kind, at(minutes), *license, agreement, end))
+        self._send(LifecycleEvent(kind, at(minutes), *license, agreement, end))
 
     @rule()
     def an_agreement_is_made(self):
-        self._send(Event(Kind.CREATED, at(0), LICENSE, ACCOUNT, FIRST, "never", "other"))
+        self._send(LifecycleEvent(EventKind.CREATED, at(0), LICENSE, ACCOUNT, FIRST, "never", "other"))
 
-    def _send(self, event: Event) -> None:
+    def _send(self, event: LifecycleEvent) -> None:
         self.sent.append(event)
 
     @precondition(lambda self: self.sent)
@@ -76,7 +76,7 @@ class LicensesLife(RuleBasedStateMachine):
         self.row = change_of(self.row, event) or self.row
         assert self.row is not None
         assert change_of(self.row, event) is None, "a repeat changes nothing"
-        if not (self.closed and event.kind is Kind.DEPROVISIONED):
+        if not (self.closed and event.kind is EventKind.DEPROVISIONED):
             self.heard.append(event)
 
     @precondition(lambda self: self.row is not None and self.row.flag is not None)
@@ -87,7 +87,9 @@ class LicensesLife(RuleBasedStateMachine):
         self.closed = True
 
     def _ends(self) -> list[datetime]:
-        return [e.time.replace(microsecond=0) + timedelta(hours=1) for e in self.heard if e.kind is Kind.DEPROVISIONED]
+        return [
+            e.time.replace(microsecond=0) + timedelta(hours=1) for e in self.heard if e.kind is EventKind.DEPROVISIONED
+        ]
 
     @invariant()
     def the_subscription_goes_one_way(self):
@@ -107,12 +109,12 @@ class LicensesLife(RuleBasedStateMachine):
     def each_field_is_the_latest_word_of_the_latest_agreement(self):
         if self.row is None:
             return
-        updates = [e for e in self.heard if e.kind is Kind.UPDATED]
+        updates = [e for e in self.heard if e.kind is EventKind.UPDATED]
         agreement = max((e.time, e.agreement_id) for e in updates)[1] if updates else None
         own = [e for e in self.heard if e.agreement_id == agreement]
-        said = {Kind.UPDATED: "active", Kind.AMENDED: "active", Kind.ENDED: "inactive"}
+        said = {EventKind.UPDATED: "active", EventKind.AMENDED: "active", EventKind.ENDED: "inactive"}
         status = [(e.time, said[e.kind]) for e in own if e.kind in said]
-        ends = [(e.time, e.end_time) for e in own if e.kind in (Kind.UPDATED, Kind.AMENDED) and e.end_time]
+        ends = [(e.time, e.end_time) for e in own if e.kind in (EventKind.UPDATED, EventKind.AMENDED) and e.end_time]
         products = [(e.time, e.product_code) for e in updates if e.product_code]
         assert self.row.agreement_id == agreement
         if agreement is None:

@@ -6,16 +6,16 @@ from datetime import UTC, datetime
 import pytest
 
 from metering_dagster.core.errors import UnreachableError
-from metering_dagster.licenses.rules.lifecycle import Row
-from metering_dagster.licenses.rules.lifecycle_event import Event, Kind
+from metering_dagster.licenses.rules.lifecycle import SubscriberRow
+from metering_dagster.licenses.rules.lifecycle_event import EventKind, LifecycleEvent
 from metering_dagster.licenses.services.connections import subscribers_of
 from metering_dagster.licenses.services.event_application import Effect, apply_event
 from tests.items import ACCOUNT, LICENSE, OTHER_ACCOUNT, OTHER_LICENSE, a_subscriber
 from tests.licenses.bodies import AGREEMENT
 
 AT = datetime(2026, 11, 28, 12, 0, tzinfo=UTC)
-EVENT = Event(Kind.UPDATED, AT, LICENSE, ACCOUNT, AGREEMENT, "2027-01-01T00:00:00Z", "product-one")
-DEPROVISIONED = replace(EVENT, kind=Kind.DEPROVISIONED)
+EVENT = LifecycleEvent(EventKind.UPDATED, AT, LICENSE, ACCOUNT, AGREEMENT, "2027-01-01T00:00:00Z", "product-one")
+DEPROVISIONED = replace(EVENT, kind=EventKind.DEPROVISIONED)
 NOW, LATER = "2026-11-28T12:20:00Z", "2026-11-28T12:30:00Z"
 
 
@@ -84,7 +84,7 @@ def test_a_row_that_was_deleted_meanwhile_is_not_made_again(world):
     subscribers = subscribers_of(world.deployment)
     (found,) = subscribers.rows_of(EVENT)
     world.delete(a_subscriber())
-    assert subscribers.write(found, Row(LICENSE, ACCOUNT, "active")) is False
+    assert subscribers.write(found, SubscriberRow(LICENSE, ACCOUNT, "active")) is False
     assert world.dump()["subscribers"] == []
 
 
@@ -93,7 +93,7 @@ def test_a_row_that_was_made_meanwhile_is_not_made_again(world):
     (found,) = subscribers.rows_of(EVENT)
     assert (found.row, found.key) == (None, (LICENSE, ACCOUNT))
     world.put(a_subscriber(subscriptionStatus="inactive"))
-    assert subscribers.write(found, Row(LICENSE, ACCOUNT, "active")) is False
+    assert subscribers.write(found, SubscriberRow(LICENSE, ACCOUNT, "active")) is False
 
 
 def test_a_row_that_changes_meanwhile_is_read_and_decided_again(events, engine):
@@ -164,16 +164,16 @@ def test_every_page_of_an_agreement_is_read(world):
 
 def test_an_event_of_an_agreement_reaches_all_of_its_licenses(world):
     world.put(*(a_subscriber(f"{LICENSE}{number}", agreementId=AGREEMENT) for number in range(3)))
-    ended = Event(Kind.ENDED, AT, agreement_id=AGREEMENT)
+    ended = LifecycleEvent(EventKind.ENDED, AT, agreement_id=AGREEMENT)
     assert apply_event(subscribers_of(world.deployment), ended) is Effect.APPLIED
     assert {row["agreementStatus"] for row in world.dump()["subscribers"]} == {"inactive"}
 
 
-@pytest.mark.parametrize("kind", [Kind.ENDED, Kind.AMENDED, Kind.UPDATED, Kind.DEPROVISIONED])
+@pytest.mark.parametrize("kind", [EventKind.ENDED, EventKind.AMENDED, EventKind.UPDATED, EventKind.DEPROVISIONED])
 def test_an_event_of_an_unknown_agreement_is_about_nobody(world, kind):
     world.put(a_subscriber(agreementId="another"))
     before = world.dump()
-    event = Event(kind, AT, agreement_id=AGREEMENT)
+    event = LifecycleEvent(kind, AT, agreement_id=AGREEMENT)
     assert apply_event(subscribers_of(world.deployment), event) is Effect.NOBODY
     assert world.dump() == before
 

@@ -8,7 +8,7 @@ from metering_dagster.core.hours import HOUR, bucket
 from metering_dagster.core.quantity_kind import Quantities
 from metering_dagster.metering.rules.aggregate_group import Aggregate
 from metering_dagster.metering.rules.quantities import Allocation
-from metering_dagster.metering.rules.raw_row import GroupKey, RawRow, Usage, judge
+from metering_dagster.metering.rules.raw_row import BillableRow, GroupKey, RawRow, judge
 from metering_dagster.metering.rules.statuses import RawStatus
 from metering_dagster.metering.rules.usage_record import StoredAggregate
 
@@ -48,10 +48,10 @@ def a_rejected_row(reason: object, second: int = 0, quantity: object = Decimal(1
     return a_row(second, quantity, **{**final, **differences})
 
 
-def a_usage(second: int = 0, quantity: object = Decimal(1), **differences: Any) -> Usage:
+def a_usage(second: int = 0, quantity: object = Decimal(1), **differences: Any) -> BillableRow:
     """A row that is good."""
     usage = judge(a_row(second, quantity, **differences), DECIMAL)
-    assert isinstance(usage, Usage)
+    assert isinstance(usage, BillableRow)
     return usage
 
 

@@ -13,7 +13,7 @@ from metering_dagster.core.hours import HOUR
 from metering_dagster.metering.rules.aggregate_group import (
     MAX_ITEM_BYTES,
     Aggregate,
-    Outcome,
+    GroupOutcome,
     Verdict,
     belongs,
     fold,
@@ -86,8 +86,8 @@ def test_a_pending_row_counts_whatever_its_status_says():
 
 def test_without_a_pending_row_there_is_nothing_to_do():
     final = [a_rejected_row(Reason.INVALID_TAG, 1), a_rejected_row(Reason.TIMESTAMP_IN_FUTURE, 2)]
-    assert judged().outcome is Outcome.NOTHING
-    assert judged(*final, last_call=True).outcome is Outcome.NOTHING
+    assert judged().outcome is GroupOutcome.NOTHING
+    assert judged(*final, last_call=True).outcome is GroupOutcome.NOTHING
 
 
 # A bad row holds its group.
@@ -101,10 +101,10 @@ def an_hour_with_one_bad_row():
 def test_a_bad_row_holds_its_group_until_it_is_mended():
     good, bad = an_hour_with_one_bad_row()
     first = judged(*good, bad)
-    assert (first.outcome, len(first.usages), first.aggregate) == (Outcome.HOLD, 59, None)
+    assert (first.outcome, len(first.usages), first.aggregate) == (GroupOutcome.HOLD, 59, None)
     assert first.bad == ((bad, Reason.NON_NUMERIC_QUANTITY),)
     rejected = a_rejected_row(Reason.NON_NUMERIC_QUANTITY, 59, "abc")
-    assert judged(*good, rejected).outcome is Outcome.HOLD
+    assert judged(*good, rejected).outcome is GroupOutcome.HOLD
     assert judged(*good, rejected).bad == ()
     assert judged(*good, a_row(59)).aggregate == an_aggregate(60)
     assert judged(*good).aggregate == an_aggregate(59)  # the bad row was deleted
@@ -115,22 +115,25 @@ def test_a_bad_row_holds_its_group_until_the_last_call():
     good, bad = an_hour_with_one_bad_row()
     rejected = a_rejected_row(Reason.NON_NUMERIC_QUANTITY, 59, "abc")
     late = judged(*good, rejected, last_call=True)
-    assert (late.outcome, late.aggregate, late.bad) == (Outcome.COMMIT, an_aggregate(59), ())
+    assert (late.outcome, late.aggregate, late.bad) == (GroupOutcome.COMMIT, an_aggregate(59), ())
     at_once = judged(*good, bad, last_call=True)
-    assert (at_once.outcome, at_once.aggregate) == (Outcome.COMMIT, an_aggregate(59))
+    assert (at_once.outcome, at_once.aggregate) == (GroupOutcome.COMMIT, an_aggregate(59))
     assert at_once.bad == ((bad, Reason.NON_NUMERIC_QUANTITY),)
 
 
 def test_a_row_whose_key_names_no_time_holds_the_group_too():
     nameless = a_row(sort_key=f"{a_key().prefix}:99:00", timestamp=None)
     verdict = judged(a_row(1), nameless)
-    assert (verdict.outcome, verdict.bad) == (Outcome.HOLD, ((nameless, Reason.MALFORMED_TIMESTAMP),))
+    assert (verdict.outcome, verdict.bad) == (GroupOutcome.HOLD, ((nameless, Reason.MALFORMED_TIMESTAMP),))
 
 
 @pytest.mark.parametrize("last_call", [False, True])
 def test_a_bad_row_alone_is_rejected_and_leaves_nothing(last_call):
     verdict = judged(a_row(0, Decimal(-1)), last_call=last_call)
-    assert (verdict.outcome, [reason for _, reason in verdict.bad]) == (Outcome.NOTHING, [Reason.NEGATIVE_QUANTITY])
+    assert (verdict.outcome, [reason for _, reason in verdict.bad]) == (
+        GroupOutcome.NOTHING,
+        [Reason.NEGATIVE_QUANTITY],
+    )
 
 
 # Zero.
@@ -139,13 +142,13 @@ def test_a_bad_row_alone_is_rejected_and_leaves_nothing(last_call):
 @pytest.mark.case("zero_waits")
 def test_a_zero_waits_for_a_later_row_until_the_last_call():
     zeros = [a_row(second, Decimal("0.0")) for second in range(3)]
-    assert judged(*zeros) == Verdict(Outcome.ZERO, usages=judge_pending(zeros, DECIMAL)[1])
+    assert judged(*zeros) == Verdict(GroupOutcome.ZERO, usages=judge_pending(zeros, DECIMAL)[1])
     assert judged(*zeros, a_row(9, Decimal(2))).aggregate == an_aggregate(2)
     assert judged(*zeros, last_call=True).aggregate == an_aggregate(0)
 
 
 def test_a_zero_beside_a_bad_row_is_held():
-    assert judged(a_row(0, Decimal(0)), a_row(1, None)).outcome is Outcome.HOLD
+    assert judged(a_row(0, Decimal(0)), a_row(1, None)).outcome is GroupOutcome.HOLD
 
 
 # Faults of the whole group.
@@ -203,17 +206,21 @@ def test_what_begins_like_an_arn_must_be_one(arn):
 @pytest.mark.case("sum_too_large")
 def test_a_sum_that_is_too_large_rejects_all_rows_and_sends_nothing():
     verdict = judged(a_row(0, Decimal("9999999999.999999")), a_row(1, Decimal("0.000001")))
-    assert (verdict.outcome, verdict.reason, verdict.aggregate) == (Outcome.REJECT, Reason.QUANTITY_TOO_LARGE, None)
+    assert (verdict.outcome, verdict.reason, verdict.aggregate) == (
+        GroupOutcome.REJECT,
+        Reason.QUANTITY_TOO_LARGE,
+        None,
+    )
     assert len(verdict.usages) == 2
     whole = judged(a_row(0, Decimal(2**31 - 1)), a_row(1), quantities=INTEGER)
     assert whole.reason is Reason.QUANTITY_TOO_LARGE
 
 
 def test_a_fault_of_the_group_goes_before_hold_and_zero():
-    assert judged(a_row(0, Decimal(0), key=a_key(account="x")), account="x").outcome is Outcome.REJECT
+    assert judged(a_row(0, Decimal(0), key=a_key(account="x")), account="x").outcome is GroupOutcome.REJECT
     rows = [a_row(0, Decimal(9) * 10**9), a_row(1, Decimal(9) * 10**9), a_row(2, "abc")]
     verdict = judged(*rows)
-    assert (verdict.outcome, verdict.bad) == (Outcome.REJECT, ((rows[2], Reason.NON_NUMERIC_QUANTITY),))
+    assert (verdict.outcome, verdict.bad) == (GroupOutcome.REJECT, ((rows[2], Reason.NON_NUMERIC_QUANTITY),))
     assert [usage.row for usage in verdict.usages] == rows[:2]
 
 
@@ -222,7 +229,7 @@ def test_a_group_whose_item_would_pass_400_kb_is_rejected():
     parts = longest_allocations(500)
     rows = [a_row(n, Decimal(100), allocations=api_shape(parts[n * 100 : n * 100 + 100])) for n in range(5)]
     assert judged(*rows).reason is Reason.AGGREGATE_TOO_LARGE
-    assert judged(rows[0]).outcome is Outcome.COMMIT
+    assert judged(rows[0]).outcome is GroupOutcome.COMMIT
 
 
 @pytest.mark.parametrize("reason", [*sorted(Reason), "MixedAllocatedAndUnallocated", None])
@@ -230,7 +237,7 @@ def test_rows_that_judge_good_by_now_are_judged_together_again_once_one_is_pendi
     """Whatever they were rejected for: with their group, by a stricter pipeline, or by a setting that was mended."""
     standing = [a_rejected_row(reason, second) for second in range(3)]
     verdict = judged(*standing, a_row(9))
-    assert verdict.outcome is Outcome.REVIVE
+    assert verdict.outcome is GroupOutcome.REVIVE
     assert [usage.row for usage in verdict.usages] == standing
     revived = [a_row(second) for second in range(3)]
     assert judged(*revived, a_row(9)).aggregate == an_aggregate(4)
@@ -238,9 +245,9 @@ def test_rows_that_judge_good_by_now_are_judged_together_again_once_one_is_pendi
 
 def test_a_row_that_is_bad_by_itself_is_not_revived():
     too_large = a_rejected_row(Reason.QUANTITY_TOO_LARGE, 0, Decimal(10**10))
-    assert judged(too_large, a_row(1)).outcome is Outcome.HOLD
+    assert judged(too_large, a_row(1)).outcome is GroupOutcome.HOLD
     still_bad = a_rejected_row(Reason.INVALID_TAG, quantity="abc")
-    assert judged(still_bad, a_row(1)).outcome is Outcome.HOLD
+    assert judged(still_bad, a_row(1)).outcome is GroupOutcome.HOLD
 
 
 # The fold.
@@ -320,7 +327,7 @@ def legacy_rows(*customers, **differences):
 def test_a_legacy_group_without_one_customer_is_nobodys(customers, reason):
     key, rows = legacy_rows(*customers)
     verdict = judge_group(key, rows, NOW, DECIMAL, last_call=True)
-    assert (verdict.outcome, verdict.reason, verdict.aggregate) == (Outcome.REJECT, reason, None)
+    assert (verdict.outcome, verdict.reason, verdict.aggregate) == (GroupOutcome.REJECT, reason, None)
     assert len(verdict.usages) == len(rows)
 
 
@@ -328,14 +335,14 @@ def test_a_legacy_group_is_judged_whole_again_once_its_odd_row_is_mended():
     key, rejected = legacy_rows("a", "a", pending=None, status="RejectedClientSide", reason="SortKeyMismatch")
     mended = a_row(5, key=key, customer_identifier="a")
     verdict = judge_group(key, [*rejected, mended], NOW, DECIMAL, last_call=False)
-    assert verdict.outcome is Outcome.REVIVE
+    assert verdict.outcome is GroupOutcome.REVIVE
     assert [usage.row for usage in verdict.usages] == rejected
 
 
 def test_a_row_of_a_license_whose_key_is_contradicted_is_not_revived():
     rejected = a_row(0, account="000000000000", pending=None, status="RejectedClientSide", reason="SortKeyMismatch")
     verdict = judge_group(a_key(), [rejected, a_row(1)], NOW, DECIMAL, last_call=False)
-    assert verdict.outcome is Outcome.HOLD
+    assert verdict.outcome is GroupOutcome.HOLD
 
 
 # The size of an item.
@@ -423,4 +430,4 @@ def test_what_a_commit_remembers_of_its_rows_counts_for_the_size():
     rows = [a_row(n, Decimal(1), allocations=api_shape(parts[n : n + 1])) for n in range(2500)]
     assert group_fault(an_aggregate(2500, allocations=parts), NOW, DECIMAL) is None
     assert judged(*rows).reason is Reason.AGGREGATE_TOO_LARGE
-    assert judged(*rows[:1500]).outcome is Outcome.COMMIT
+    assert judged(*rows[:1500]).outcome is GroupOutcome.COMMIT

@@ -4,7 +4,7 @@ import dagster as dg
 import pytest
 
 from metering_dagster.devstack.sandbox import faults
-from metering_dagster.ledger.rules.entries import Kind
+from metering_dagster.ledger.rules.entries import EntryKind
 from metering_dagster.ledger.stores.files import Ledger
 from metering_dagster.metering.defs import checks
 from tests.items import HOUR, a_subscriber, a_usage, an_aggregate, some_usage
@@ -119,8 +119,10 @@ def test_usage_found_too_late_under_another_hour_fails_the_check_and_the_ledger_
     late = outcome.elsewhere["no_late_usage"]
     assert (late.partition, late.passed, late.metadata["late_rows"].value) == (lost_in, False, 1)
     ledger = Ledger(str(world.settings.ledger_uri))
-    assert [e.sort_key for e in ledger.read_hour(lost_in) if e.kind == Kind.ROW] == [a_usage(5, hour=lost_in).sort_key]
-    assert [e.kind for e in ledger.read_hour(HOUR)] == [Kind.RECORD]
+    assert [e.sort_key for e in ledger.read_hour(lost_in) if e.kind == EntryKind.ROW] == [
+        a_usage(5, hour=lost_in).sort_key
+    ]
+    assert [e.kind for e in ledger.read_hour(HOUR)] == [EntryKind.RECORD]
     if committed:
         assert "no_late_usage" in failed(world.meter(lost_in)), "the hour's own next run remembers it"
 

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from metering_dagster.core import clock_skew
-from metering_dagster.metering.rules.metering_response import Answer, read_answer
+from metering_dagster.metering.rules.metering_response import MeteringResponse, read_answer
 from metering_dagster.metering.rules.usage_record import api_record
 from tests.metering.builders import DECIMAL, TWO_BACK, an_aggregate
 
@@ -25,7 +25,7 @@ def result(aggregate, status="Success", **changes):
 
 def read(*results, records=RECORDS, **answer):
     found = read_answer({"Results": [*results], **answer}, [api_record(r, DECIMAL) for r in records], records)
-    assert isinstance(found, Answer)
+    assert isinstance(found, MeteringResponse)
     assert {r.aggregate for r in found.results} | set(found.unprocessed) == set(records)
     assert len(found.results) + len(found.unprocessed) == len(records)
     return {each.aggregate.key.dimension: each.status.value for each in found.results}, found.fault

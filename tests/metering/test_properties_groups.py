@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from metering_dagster.metering.rules.aggregate_group import Outcome, Verdict, judge_group, judge_pending
+from metering_dagster.metering.rules.aggregate_group import GroupOutcome, Verdict, judge_group, judge_pending
 from metering_dagster.metering.rules.committed_rows import count, decode, encode, settle
 from metering_dagster.metering.rules.raw_row import RawRow
 from metering_dagster.metering.rules.statuses import RawStatus, Reason
@@ -82,7 +82,7 @@ class GroupsHour(RuleBasedStateMachine):
     @precondition(lambda self: self.counted is None)
     @rule(last_call=st.booleans())
     def is_visited(self, last_call):
-        while self._judged(last_call=last_call).outcome is Outcome.REVIVE:
+        while self._judged(last_call=last_call).outcome is GroupOutcome.REVIVE:
             pass
 
     @precondition(lambda self: self.counted is not None)
@@ -109,38 +109,38 @@ class GroupsHour(RuleBasedStateMachine):
         verdict = judge_group(KEY, self.rows.values(), NOW, DECIMAL, last_call=last_call)
         assert verdict.outcome is expected
         assert {u.second for u in verdict.usages} == seconds
-        assert (verdict.aggregate is not None) == (expected is Outcome.COMMIT)
-        if expected is Outcome.REVIVE:
+        assert (verdict.aggregate is not None) == (expected is GroupOutcome.COMMIT)
+        if expected is GroupOutcome.REVIVE:
             for second in seconds:
                 self.rows[second] = replace(self.rows[second], pending=KEY.bucket, status=None, reason=None)
             return verdict
         assert {self._second(row) for row, _ in verdict.bad} == bad
         self._reject({self._second(row): reason for row, reason in verdict.bad})
-        if expected is Outcome.REJECT:
+        if expected is GroupOutcome.REJECT:
             assert verdict.reason is Reason.QUANTITY_TOO_LARGE
             self._reject(dict.fromkeys(seconds, Reason.QUANTITY_TOO_LARGE))
         elif verdict.aggregate is not None:
             self._committed(verdict)
         return verdict
 
-    def _expected(self, last_call: bool) -> tuple[Outcome, set[int]]:
+    def _expected(self, last_call: bool) -> tuple[GroupOutcome, set[int]]:
         """What is to be done, and with the rows of which seconds (domain: a bad row holds its group; zero)."""
         pending = self._pending()
         good = {second for second in pending if self.meant[second] is not None}
         rejected = {second for second, row in self.rows.items() if row.pending is None}
         mendable = {second for second in rejected if self.meant[second] is not None}
         if not pending:
-            return Outcome.NOTHING, set()
+            return GroupOutcome.NOTHING, set()
         if mendable:
-            return Outcome.REVIVE, mendable
+            return GroupOutcome.REVIVE, mendable
         if not good:
-            return Outcome.NOTHING, set()
+            return GroupOutcome.NOTHING, set()
         used = sum(self._amount(second) for second in good)
         if used > LIMIT:
-            return Outcome.REJECT, good
+            return GroupOutcome.REJECT, good
         if (rejected or pending > good) and not last_call:
-            return Outcome.HOLD, good
-        return (Outcome.COMMIT if used or last_call else Outcome.ZERO), good
+            return GroupOutcome.HOLD, good
+        return (GroupOutcome.COMMIT if used or last_call else GroupOutcome.ZERO), good
 
     def _committed(self, verdict: Verdict) -> None:
         aggregate = verdict.aggregate

@@ -17,7 +17,7 @@ from metering_dagster.metering.rules.quantities import (
     number_text,
     read_allocations,
 )
-from metering_dagster.metering.rules.raw_row import RawRow, Usage, group_of, judge, key_fault, parse_timestamp
+from metering_dagster.metering.rules.raw_row import BillableRow, RawRow, group_of, judge, key_fault, parse_timestamp
 from metering_dagster.metering.rules.statuses import Reason
 from metering_dagster.metering.rules.usage_record import StoredAggregate, api_allocations, api_record, judge_aggregate
 from tests.metering.builders import DECIMAL, INTEGER, LICENSE, NOW, a_key, a_row, an_allocation
@@ -109,7 +109,7 @@ def test_any_row_states_a_usage_or_has_a_reason(row, quantities):
         assert found is fault
     elif (number := fault_by_the_text(row.quantity, quantities)) is not None:
         assert found is number
-    elif isinstance(found, Usage):
+    elif isinstance(found, BillableRow):
         key = group_of(LICENSE, sort_key)
         instant = parse_timestamp(sort_key.rpartition("#")[2])
         assert key is not None

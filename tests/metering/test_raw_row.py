@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metering_dagster.metering.rules.raw_row import (
+    BillableRow,
     GroupKey,
     SortKey,
-    Usage,
     account_of,
     group_of,
     judge,
@@ -100,7 +100,7 @@ def test_a_group_says_its_prefix_and_whether_it_is_legacy():
 def test_the_faults_of_a_key(differences, reason):
     row = a_row(7, **differences)
     assert key_fault(row.sort_key, row.account, row.dimension, row.timestamp) is reason
-    assert judge(row, DECIMAL) is reason or (reason is None and isinstance(judge(row, DECIMAL), Usage))
+    assert judge(row, DECIMAL) is reason or (reason is None and isinstance(judge(row, DECIMAL), BillableRow))
 
 
 SEVEN = 1795860007
@@ -115,7 +115,7 @@ SEVEN = 1795860007
 ])  # fmt: skip
 def test_a_timestamp_may_be_spelt_in_any_way(timestamp):
     assert datetime.fromtimestamp(SEVEN, UTC) == parse_timestamp("2026-11-28T10:00:07")
-    assert isinstance(judge(a_row(7, timestamp=timestamp), DECIMAL), Usage)
+    assert isinstance(judge(a_row(7, timestamp=timestamp), DECIMAL), BillableRow)
 
 
 @pytest.mark.case("timestamp_spelt_otherwise")
@@ -124,7 +124,7 @@ def test_a_timestamp_may_be_spelt_in_any_way(timestamp):
     Decimal("1E+14"), Decimal("NaN"), "9" * 4000,
 ])  # fmt: skip
 def test_a_timestamp_that_is_no_instant_contradicts_nothing(timestamp):
-    assert isinstance(judge(a_row(7, timestamp=timestamp), DECIMAL), Usage)
+    assert isinstance(judge(a_row(7, timestamp=timestamp), DECIMAL), BillableRow)
 
 
 @pytest.mark.case("timestamp_spelt_otherwise")
@@ -139,14 +139,14 @@ def test_a_timestamp_that_is_another_instant_contradicts_the_key(timestamp):
 @pytest.mark.case("empty_allocations")
 def test_an_empty_list_of_allocations_is_none():
     usage = judge(a_row(7, Decimal(5), allocations=[]), DECIMAL)
-    assert isinstance(usage, Usage)
+    assert isinstance(usage, BillableRow)
     assert (usage.quantity, usage.allocations) == (5, None)
 
 
 def test_a_good_row_states_its_usage():
     row = a_row(3599, Decimal("2.50"), allocations=[an_allocation("2.5", team="a")])
     usage = judge(row, DECIMAL)
-    assert isinstance(usage, Usage)
+    assert isinstance(usage, BillableRow)
     assert (usage.row, usage.second, usage.quantity) == (row, 3599, Decimal("2.5"))
     assert [a.tags for a in usage.allocations or ()] == [(("team", "a"),)]
     assert judge(a_row(0), DECIMAL).allocations is None
@@ -199,8 +199,8 @@ def test_the_reasons_are_in_the_order_in_which_they_are_looked_for():
 def test_whole_quantities_are_asked_for_where_the_setting_says_so():
     assert judge(a_row(0, Decimal("1.5")), INTEGER) is Reason.NON_INTEGER_QUANTITY
     assert judge(a_row(0, Decimal(2**31)), INTEGER) is Reason.QUANTITY_TOO_LARGE
-    assert isinstance(judge(a_row(0, Decimal("2147483647.0")), INTEGER), Usage)
-    assert isinstance(judge(a_row(0, Decimal("1.5")), DECIMAL), Usage)
+    assert isinstance(judge(a_row(0, Decimal("2147483647.0")), INTEGER), BillableRow)
+    assert isinstance(judge(a_row(0, Decimal("1.5")), DECIMAL), BillableRow)
 
 
 def test_a_pending_row_is_not_rejected_whatever_its_status_says():
@@ -211,4 +211,4 @@ def test_a_pending_row_is_not_rejected_whatever_its_status_says():
 
 def test_an_empty_part_of_the_key_is_no_fault_of_the_row_but_of_its_group():
     stamp = datetime(2026, 11, 28, 10, tzinfo=UTC).isoformat()[:19]
-    assert isinstance(judge(a_row(sort_key=f"##{stamp}", account=None, dimension=None), DECIMAL), Usage)
+    assert isinstance(judge(a_row(sort_key=f"##{stamp}", account=None, dimension=None), DECIMAL), BillableRow)

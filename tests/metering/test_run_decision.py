@@ -6,17 +6,17 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from metering_dagster.core import hours
-from metering_dagster.metering.rules.run_decision import LastRun, Pending, decide, hours_of_tick
+from metering_dagster.metering.rules.run_decision import LastRun, PendingFound, decide, hours_of_tick
 
 NOW = datetime(2026, 11, 20, 12, 0, 5, tzinfo=UTC)
-NOTHING = Pending(0, 0)
+NOTHING = PendingFound(0, 0)
 
 
 @dataclass
 class Seen:
     """What a tick would find, and what it looked at."""
 
-    found: Pending = NOTHING
+    found: PendingFound = NOTHING
     last: LastRun | None = None
     running: bool = False
     looked_at: list[str] = field(default_factory=list)
@@ -34,7 +34,7 @@ class Seen:
         self.looked_at.append("last run")
         return self.last
 
-    def pending(self, expected: LastRun | None) -> Pending:
+    def pending(self, expected: LastRun | None) -> PendingFound:
         self.looked_at.append("tables")
         return self.found
 
@@ -49,7 +49,7 @@ def a_run(rows: int = 0, aggregates: int = 0, ended: datetime = NOW - timedelta(
 
 
 def test_a_locked_hour_is_skipped_with_the_time_at_which_it_opens_and_nothing_is_looked_up() -> None:
-    seen = Seen(Pending(5, 0))
+    seen = Seen(PendingFound(5, 0))
     run, reason = at(2, seen, lock=6)
     assert not run
     assert "still open for late usage until 2026-11-20T16:00Z" in reason
@@ -57,7 +57,7 @@ def test_a_locked_hour_is_skipped_with_the_time_at_which_it_opens_and_nothing_is
 
 
 def test_an_hour_whose_run_is_under_way_is_skipped_before_any_table_is_asked() -> None:
-    seen = Seen(Pending(5, 0), running=True)
+    seen = Seen(PendingFound(5, 0), running=True)
     assert at(2, seen) == (False, "A run of 2026-11-20T10 is queued or under way.")
     assert "tables" not in seen.looked_at
 
@@ -71,8 +71,8 @@ def test_the_offset_that_equals_the_lock_asks_even_where_nothing_is_pending(lock
 
 def test_a_later_offset_asks_only_where_there_is_work() -> None:
     assert at(5, Seen()) == (False, "Nothing is pending in 2026-11-20T07.")
-    assert at(5, Seen(Pending(1, 0)))[0]
-    assert at(5, Seen(Pending(0, 1)))[0]
+    assert at(5, Seen(PendingFound(1, 0)))[0]
+    assert at(5, Seen(PendingFound(0, 1)))[0]
 
 
 def test_a_closed_hour_is_skipped_at_every_offset() -> None:
@@ -89,7 +89,7 @@ def test_a_run_before_the_lock_was_over_has_closed_nothing() -> None:
 
 
 def test_held_rows_that_nothing_has_changed_are_no_work_until_late() -> None:
-    seen = Seen(Pending(59, 0), a_run(rows=59))
+    seen = Seen(PendingFound(59, 0), a_run(rows=59))
     run, reason = at(5, seen)
     assert not run
     assert "held by a rejected row or sum to zero" in reason
@@ -97,19 +97,19 @@ def test_held_rows_that_nothing_has_changed_are_no_work_until_late() -> None:
 
 
 def test_held_rows_are_asked_for_once_an_hour_from_offset_20_on_however_often_the_schedule_ticks() -> None:
-    seen = Seen(Pending(59, 0), a_run(rows=59, ended=NOW))
+    seen = Seen(PendingFound(59, 0), a_run(rows=59, ended=NOW))
     later = NOW + timedelta(minutes=1)
     assert [at(offset, seen, now=later)[0] for offset in (20, 21, 22)] == [False, False, True]
     assert at(21, seen, now=NOW + timedelta(hours=1))[0]
 
 
-@pytest.mark.parametrize("found", [Pending(60, 0), Pending(58, 0), Pending(59, 1)])
-def test_held_rows_beside_which_something_has_changed_are_work(found: Pending) -> None:
+@pytest.mark.parametrize("found", [PendingFound(60, 0), PendingFound(58, 0), PendingFound(59, 1)])
+def test_held_rows_beside_which_something_has_changed_are_work(found: PendingFound) -> None:
     assert at(5, Seen(found, a_run(rows=59)))[0]
 
 
 def test_records_that_were_left_are_work_each_time() -> None:
-    assert at(5, Seen(Pending(0, 25), a_run(aggregates=25)))[0]
+    assert at(5, Seen(PendingFound(0, 25), a_run(aggregates=25)))[0]
 
 
 @pytest.mark.parametrize("offset", [20, 21, 22, 23])
@@ -120,7 +120,7 @@ def test_late_in_its_window_an_hour_that_no_run_has_closed_is_asked_for(offset: 
 
 
 def test_a_probe_that_fails_asks_for_the_run() -> None:
-    run, reason = at(5, Seen(Pending(0, 0, "the usage table cannot be reached")))
+    run, reason = at(5, Seen(PendingFound(0, 0, "the usage table cannot be reached")))
     assert run
     assert "cannot be reached" in reason
 

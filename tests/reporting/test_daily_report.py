@@ -9,7 +9,7 @@ import dagster as dg
 import pytest
 
 from metering_dagster.definitions import build_defs
-from metering_dagster.ledger.rules.entries import Entry, Kind, Outcome
+from metering_dagster.ledger.rules.entries import Entry, EntryKind, EntryOutcome
 from metering_dagster.ledger.stores.files import Ledger
 from metering_dagster.metering.services.deployment import Deployment
 from metering_dagster.reporting.defs.assets import days_of_tick, digest_of_day, hours_of
@@ -31,7 +31,9 @@ def tell(ledger: Ledger, run: str, *entries: Entry, hour: str = HOUR) -> None:
             file.tell(entry)
 
 
-def an_entry(kind: Kind, outcome: Outcome, quantity: str, dimension: str = "api-calls", **more: object) -> Entry:
+def an_entry(
+    kind: EntryKind, outcome: EntryOutcome, quantity: str, dimension: str = "api-calls", **more: object
+) -> Entry:
     return Entry(kind.value, outcome.value, "license", "account", dimension, Decimal(quantity), **more)
 
 
@@ -44,37 +46,39 @@ def test_an_hour_that_the_ledger_does_not_know_has_no_lines(ledger: Ledger) -> N
 
 
 def test_records_are_added_up_exactly_by_dimension_and_outcome(ledger: Ledger) -> None:
-    tell(ledger, "a", *(an_entry(Kind.RECORD, Outcome.SUCCESS, "0.1", f"d{n}") for n in range(3)))
+    tell(ledger, "a", *(an_entry(EntryKind.RECORD, EntryOutcome.SUCCESS, "0.1", f"d{n}") for n in range(3)))
     assert sorted(lines_of_hour(ledger, HOUR)) == [
         Line(HOUR, f"d{n}", "record", "Success", 1, Decimal("0.1")) for n in range(3)
     ]
 
 
 def test_of_a_record_sent_again_only_the_last_answer_is_shown(ledger: Ledger) -> None:
-    tell(ledger, "z", an_entry(Kind.RECORD, Outcome.NOT_SUBSCRIBED, "4"))
-    tell(ledger, "a", an_entry(Kind.RECORD, Outcome.SUCCESS, "4"))
+    tell(ledger, "z", an_entry(EntryKind.RECORD, EntryOutcome.NOT_SUBSCRIBED, "4"))
+    tell(ledger, "a", an_entry(EntryKind.RECORD, EntryOutcome.SUCCESS, "4"))
     assert lines(ledger) == {("record", "Success", 1, Decimal(4))}
 
 
 def test_a_held_group_is_shown_until_a_record_replaces_it(ledger: Ledger) -> None:
-    tell(ledger, "a", an_entry(Kind.GROUP, Outcome.HELD, "9"))
+    tell(ledger, "a", an_entry(EntryKind.GROUP, EntryOutcome.HELD, "9"))
     assert lines(ledger) == {("group", "Held", 1, Decimal(9))}
-    tell(ledger, "b", an_entry(Kind.GROUP, Outcome.HELD, "12"))
+    tell(ledger, "b", an_entry(EntryKind.GROUP, EntryOutcome.HELD, "12"))
     assert lines(ledger) == {("group", "Held", 1, Decimal(12))}
-    tell(ledger, "c", an_entry(Kind.RECORD, Outcome.SUCCESS, "13"))
+    tell(ledger, "c", an_entry(EntryKind.RECORD, EntryOutcome.SUCCESS, "13"))
     assert lines(ledger) == {("record", "Success", 1, Decimal(13))}
 
 
 def test_late_rows_show_what_the_bill_lacks(ledger: Ledger) -> None:
-    tell(ledger, "a", an_entry(Kind.ROW, Outcome.LATE, "9", late_by=Decimal(5)),
-         an_entry(Kind.ROW, Outcome.REJECTED, "2"))  # fmt: skip
+    tell(ledger, "a", an_entry(EntryKind.ROW, EntryOutcome.LATE, "9", late_by=Decimal(5)),
+         an_entry(EntryKind.ROW, EntryOutcome.REJECTED, "2"))  # fmt: skip
     assert lines(ledger) == {("row", "LateUsage", 1, Decimal(5)), ("row", "RejectedClientSide", 1, Decimal(2))}
 
 
 @pytest.mark.parametrize("dimensions", [0, 1, 12])
 def test_a_day_is_drawn_whatever_is_in_it(dimensions: int) -> None:
     found = [Line(HOUR, f"d{n}", "record", "Success", 1, Decimal(n)) for n in range(dimensions)]
-    found += [Line(HOUR, "d", "row", outcome.value, 2, Decimal(1)) for outcome in (Outcome.LATE, Outcome.REJECTED)]
+    found += [
+        Line(HOUR, "d", "row", outcome.value, 2, Decimal(1)) for outcome in (EntryOutcome.LATE, EntryOutcome.REJECTED)
+    ]
     assert draw(DAY, table_of_day(found)).startswith(PNG)
 
 
@@ -88,9 +92,9 @@ def test_today_and_until_six_yesterday_are_looked_after() -> None:
 
 def test_the_digest_changes_with_each_file(ledger: Ledger) -> None:
     assert digest_of_day(ledger, DAY) == ""
-    tell(ledger, "a", an_entry(Kind.RECORD, Outcome.SUCCESS, "4"))
+    tell(ledger, "a", an_entry(EntryKind.RECORD, EntryOutcome.SUCCESS, "4"))
     one = digest_of_day(ledger, DAY)
-    tell(ledger, "b", an_entry(Kind.RECORD, Outcome.SUCCESS, "4"), hour="2026-11-28T23")
+    tell(ledger, "b", an_entry(EntryKind.RECORD, EntryOutcome.SUCCESS, "4"), hour="2026-11-28T23")
     assert "" != one != digest_of_day(ledger, DAY)
 
 
@@ -117,7 +121,12 @@ class TestInDagster:
         return answer.skip_message if isinstance(answer, dg.SkipReason) else [r.partition_key for r in answer]
 
     def test_the_report_shows_a_picture_and_a_table(self, ledger, settings, instance) -> None:
-        tell(ledger, "a", an_entry(Kind.RECORD, Outcome.SUCCESS, "4.5"), an_entry(Kind.RECORD, Outcome.LATE, "1", "b"))
+        tell(
+            ledger,
+            "a",
+            an_entry(EntryKind.RECORD, EntryOutcome.SUCCESS, "4.5"),
+            an_entry(EntryKind.RECORD, EntryOutcome.LATE, "1", "b"),
+        )
         shown = self.refresh(settings, instance)
         picture = shown["picture"].value.split("base64,")[1].rstrip(")")
         assert base64.b64decode(picture).startswith(PNG)
@@ -130,16 +139,16 @@ class TestInDagster:
     def test_the_schedule_skips_what_has_been_seen_and_asks_for_what_is_new(self, ledger, settings, instance) -> None:
         at = datetime(2026, 11, 28, 14, 50, tzinfo=UTC)
         assert self.tick(settings, instance, at) == "Nothing new was written to the ledger of 2026-11-28."
-        tell(ledger, "a", an_entry(Kind.RECORD, Outcome.SUCCESS, "4"))
+        tell(ledger, "a", an_entry(EntryKind.RECORD, EntryOutcome.SUCCESS, "4"))
         assert self.tick(settings, instance, at) == [DAY]
         self.refresh(settings, instance)
         assert isinstance(self.tick(settings, instance, at), str)
-        tell(ledger, "b", an_entry(Kind.RECORD, Outcome.SUCCESS, "5"))
+        tell(ledger, "b", an_entry(EntryKind.RECORD, EntryOutcome.SUCCESS, "5"))
         assert self.tick(settings, instance, at) == [DAY]
 
     def test_what_a_terminal_or_a_page_would_act_on_is_escaped_in_the_report(self, ledger, settings, instance) -> None:
         nasty = ("wipe\x1b[2J\x07\r\nline", "not $math^$")
-        tell(ledger, "a", *(an_entry(Kind.RECORD, Outcome.SUCCESS, "4.5", dimension) for dimension in nasty))
+        tell(ledger, "a", *(an_entry(EntryKind.RECORD, EntryOutcome.SUCCESS, "4.5", dimension) for dimension in nasty))
         shown = self.refresh(settings, instance)
         assert {record.data["dimension"] for record in shown["table"].records} == {
             "not $math^$", r"wipe\x1b[2J\x07\r\nline",

@@ -377,14 +377,14 @@ class _HourEvidence:
         except MeteringError:
             return True
 
-    def pending(self, expected: run_decision.LastRun | None) -> run_decision.Pending:
+    def pending(self, expected: run_decision.LastRun | None) -> run_decision.PendingFound:
         rows, aggregates = (expected.pending_rows, expected.pending_aggregates) if expected else (0, 0)
         try:
             probe = self.deployment.probe
             found = probe.rows.count(self.bucket, 1 + rows, self.until)
-            return run_decision.Pending(found, probe.aggregates.count(self.bucket, 1 + aggregates, self.until))
+            return run_decision.PendingFound(found, probe.aggregates.count(self.bucket, 1 + aggregates, self.until))
         except MeteringError as error:
-            return run_decision.Pending(0, 0, str(error))
+            return run_decision.PendingFound(0, 0, str(error))
 
 
 class _ShardEvidence:
@@ -405,7 +405,7 @@ class _ShardEvidence:
         days = expiry_ticks.earlier_days(day)
         return any(run.whole_sweep in days and run.result == "ok" for run in self.daemon.of_shard(self.shard))
 
-    def first_pending(self, these: Sequence[str]) -> expiry_ticks.Found:
+    def first_pending(self, these: Sequence[str]) -> expiry_ticks.ProbedHour:
         try:
             probe = self.deployment.probe
             found = [
@@ -413,5 +413,5 @@ class _ShardEvidence:
                 if probe.rows.count(bucket, most=1) or probe.aggregates.count(bucket, most=1)
             ]  # fmt: skip
         except MeteringError as error:
-            return expiry_ticks.Found(None, str(error))
-        return expiry_ticks.Found(found[0] if found else None)
+            return expiry_ticks.ProbedHour(None, str(error))
+        return expiry_ticks.ProbedHour(found[0] if found else None)

@@ -14,7 +14,7 @@ from metering_dagster.core.errors import LeftPendingError, MeteringError
 from metering_dagster.expiry.defs.metadata import of_sweep
 from metering_dagster.expiry.services.sweep import hours_of_sweep, sweep
 from metering_dagster.expiry.services.sweep_report import Sweep
-from metering_dagster.ledger.rules.entries import Standing
+from metering_dagster.ledger.rules.entries import HourSummary
 from metering_dagster.licenses.rules.flush_plan import hours_to_flush
 from metering_dagster.licenses.services import event_application
 from metering_dagster.licenses.services.connections import events_queue_of, subscribers_of
@@ -22,7 +22,7 @@ from metering_dagster.licenses.services.finalization import close_windows, failu
 from metering_dagster.licenses.services.flush_search import pending_hours
 from metering_dagster.licenses.stores.open_windows import ClosingStore
 from metering_dagster.metering.defs import metadata
-from metering_dagster.metering.rules.flush_window import Whose
+from metering_dagster.metering.rules.flush_window import LicenseScope
 from metering_dagster.metering.rules.run_decision import LastRun
 from metering_dagster.metering.services import hour_run
 from metering_dagster.metering.services.aggregation import aggregate
@@ -133,7 +133,7 @@ class Doing:
 
 def meter_hour(doing: Doing, bucket: str, memory: Memory) -> None:
     """The job `meter_hour`. It remembers what its steps materialize; `MeteringError` where it fails."""
-    whose = Whose.EVERYBODY
+    whose = LicenseScope.ALL
     beginning = hour_run.begin(doing.deployment, bucket, whose)
     if beginning.closed is None:
         _discover(doing, beginning.part)
@@ -158,7 +158,7 @@ def meter_hour(doing: Doing, bucket: str, memory: Memory) -> None:
 
 def shadow(doing: Doing, bucket: str) -> None:
     """The job `meter_hour` of a deployment in shadow mode: it tells the ledger what would be billed."""
-    beginning = hour_run.begin(doing.deployment, bucket, Whose.EVERYBODY)
+    beginning = hour_run.begin(doing.deployment, bucket, LicenseScope.ALL)
     if beginning.closed is None:
         _discover(doing, beginning.part)
         doing.entries.clear()
@@ -183,7 +183,7 @@ def flush(doing: Doing) -> None:
 
 
 def _flush_hour(doing: Doing, bucket: str) -> None:
-    deployment, whose = doing.deployment, Whose.DEPROVISIONING
+    deployment, whose = doing.deployment, LicenseScope.DEPROVISIONING
     for step in (_discover, lambda doing, part: _fold(doing, bucket, part, whose)):
         beginning = hour_run.begin(deployment, bucket, whose)
         if beginning.closed is not None:
@@ -203,7 +203,7 @@ def _discover(doing: Doing, part: Any) -> None:
     doing.says(str(metadata.of_discovery(doing.deployment.mode, found)))
 
 
-def _fold(doing: Doing, bucket: str, part: Any, whose: Whose) -> Any:
+def _fold(doing: Doing, bucket: str, part: Any, whose: LicenseScope) -> Any:
     doing.before_fold = doing.deployment.kernel.now
     done = aggregate(doing.deployment.tables, part, doing.entries.append)
     _say(doing, [*done.notes, *done.unsettled, *done.hidden])
@@ -216,12 +216,12 @@ def _fold(doing: Doing, bucket: str, part: Any, whose: Whose) -> Any:
     return done
 
 
-def _submit(doing: Doing, bucket: str, part: Any, whose: Whose) -> Submission:
+def _submit(doing: Doing, bucket: str, part: Any, whose: LicenseScope) -> Submission:
     deployment = doing.deployment
-    urgent = whose is Whose.DEPROVISIONING
+    urgent = whose is LicenseScope.DEPROVISIONING
     submission = deployment.submitter(doing.entries.append, urgent=urgent).submit(part)
     _say(doing, [*submission.notes, *submission.warnings, *submission.left])
-    doing.says(str(metadata.of_submission(doing.deployment.mode, submission, Standing(), (0, 0), None)))
+    doing.says(str(metadata.of_submission(doing.deployment.mode, submission, HourSummary(), (0, 0), None)))
     return submission
 
 

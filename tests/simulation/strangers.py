@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from metering_dagster.devstack.sandbox.rules import Identity, Usage
+from metering_dagster.devstack.sandbox.rules import AcceptedRecord, Identity
 from tests.simulation.books import Group, GroupBook, bucket_of, moment, start_of
 from tests.simulation.calls import Teller
 from tests.simulation.daemon import Daemon
@@ -167,7 +167,7 @@ class Strangers:
         arn, product = (license, "") if license.startswith("arn:") else ("", license)
         identity = Identity(REGION, product, arn, account, "", dimension, bucket)
         record = {"UsageAllocations": None}
-        (outcome,) = self.marketplace.books.settle([Usage(identity, quantity, True, record)])
+        (outcome,) = self.marketplace.books.settle([AcceptedRecord(identity, quantity, True, record)])
         return {"meteringStatus": {"S": str(outcome.status)}, "meteringRecordId": {"S": outcome.metering_record_id}}
 
     # Its stricter rules.

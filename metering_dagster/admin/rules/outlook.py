@@ -28,7 +28,7 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True)
-class Pending:
+class PendingCounts:
     """How much is pending for one hour."""
 
     hour: datetime
@@ -46,10 +46,10 @@ class Pending:
 
 
 @dataclass(frozen=True)
-class Standing:
+class HourOutlook:
     """An hour with something pending, and what that means at this instant."""
 
-    pending: Pending
+    pending: PendingCounts
     state: State
     opens_at: datetime | None = None
     """Of an open hour: the end of its lock; of a waiting one: the turn of the month."""
@@ -73,11 +73,11 @@ class Outlook:
     now: datetime
     looked_at: Sequence[datetime]
     """Every hour that was counted, the oldest first."""
-    standings: Sequence[Standing]
+    standings: Sequence[HourOutlook]
     """Those of them with something pending, the oldest first."""
 
     @property
-    def oldest(self) -> Standing | None:
+    def oldest(self) -> HourOutlook | None:
         """The oldest hour with something pending."""
         return self.standings[0] if self.standings else None
 
@@ -87,12 +87,12 @@ class Outlook:
         return min((standing.closes_at for standing in self.standings if standing.closes_at), default=None)
 
     @property
-    def past(self) -> list[Standing]:
+    def past(self) -> list[HourOutlook]:
         """The hours with something that can never be billed again."""
         return [standing for standing in self.standings if standing.state is State.PAST]
 
     @property
-    def closing(self) -> list[Standing]:
+    def closing(self) -> list[HourOutlook]:
         """The hours with something pending that close within an hour."""
         return [s for s in self.standings if s.closes_at is not None and s.closes_at - self.now <= SOON]
 
@@ -102,7 +102,7 @@ class Outlook:
         return not self.past and not self.closing
 
     @property
-    def unjudged(self) -> list[Standing]:
+    def unjudged(self) -> list[HourOutlook]:
         """The hours in which held and zero rows were not told from others."""
         return [standing for standing in self.standings if standing.pending.held is None]
 
@@ -118,7 +118,7 @@ def hours_to_look_at(now: datetime, days: int) -> list[datetime]:
     return [hours.hour_at_offset(now, offset) for offset in range(last, -1, -1)]
 
 
-def outlook(now: datetime, lock_hours: int, counted: Sequence[Pending]) -> Outlook:
+def outlook(now: datetime, lock_hours: int, counted: Sequence[PendingCounts]) -> Outlook:
     """What these counts mean."""
     ordered = sorted(counted, key=lambda pending: pending.hour)
     return Outlook(
@@ -128,7 +128,7 @@ def outlook(now: datetime, lock_hours: int, counted: Sequence[Pending]) -> Outlo
     )
 
 
-def standing(pending: Pending, now: datetime, lock_hours: int) -> Standing:
+def standing(pending: PendingCounts, now: datetime, lock_hours: int) -> HourOutlook:
     """What an hour's pending usage means. The window counts before the lock: what is past never opens again.
 
     But for the hours that wait for the month's grace (domain §4).
@@ -136,16 +136,16 @@ def standing(pending: Pending, now: datetime, lock_hours: int) -> Standing:
     hour = pending.hour
     reopens = hours.reopens_at(hour, now)
     if reopens is not None:
-        return Standing(pending, State.WAITING, opens_at=reopens, closes_at=hours.closes_for_good(hour))
+        return HourOutlook(pending, State.WAITING, opens_at=reopens, closes_at=hours.closes_for_good(hour))
     if not hours.is_billable(hour, now):
-        return Standing(pending, State.PAST, is_expirable=hours.is_expirable(hour, now))
+        return HourOutlook(pending, State.PAST, is_expirable=hours.is_expirable(hour, now))
     closes = hours.closes_at(hour, now)
     if hours.is_locked(hour, now, lock_hours):
-        return Standing(pending, State.OPEN, opens_at=hours.opens_at(hour, lock_hours), closes_at=closes)
-    return Standing(pending, State.BILLABLE, closes_at=closes, is_last_call=hours.is_last_call(hour, now))
+        return HourOutlook(pending, State.OPEN, opens_at=hours.opens_at(hour, lock_hours), closes_at=closes)
+    return HourOutlook(pending, State.BILLABLE, closes_at=closes, is_last_call=hours.is_last_call(hour, now))
 
 
-def judging_order(counted: Sequence[Pending], now: datetime, lock_hours: int) -> list[Pending]:
+def judging_order(counted: Sequence[PendingCounts], now: datetime, lock_hours: int) -> list[PendingCounts]:
     """The hours with pending rows, those first in which held and zero rows matter most: billable first, past last."""
     rank = {State.BILLABLE: 0, State.OPEN: 1, State.WAITING: 2, State.PAST: 3}
     with_rows = [pending for pending in counted if pending.rows]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from metering_dagster.settings import Settings
 
 if TYPE_CHECKING:
-    from metering_dagster.billing_changes.stores.schema_check import Missing
+    from metering_dagster.billing_changes.stores.schema_check import MissingSchema
 
 NOT_NAMED = "BILLING_DATABASE_URL is not set: the billing tables were not looked at."
 
@@ -20,7 +20,7 @@ class BillingTables:
 
     place: str
     """Host, port and database, without user and password."""
-    missing: "Missing"
+    missing: "MissingSchema"
     ddl: list[str]
     """Statements in the database's dialect that make what is missing, for a person to run."""
     other_charsets: list[str]

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from metering_dagster.admin.rules.outlook import Outlook, Pending, hours_to_look_at, judging_order, outlook
+from metering_dagster.admin.rules.outlook import Outlook, PendingCounts, hours_to_look_at, judging_order, outlook
 from metering_dagster.core import hours
-from metering_dagster.metering.rules.aggregate_group import Outcome, belongs, judge_group
+from metering_dagster.metering.rules.aggregate_group import GroupOutcome, belongs, judge_group
 
 if TYPE_CHECKING:
     from metering_dagster.metering.rules.raw_row import GroupKey
@@ -30,7 +30,7 @@ _COMMITTED_AT_ONCE = 50
 
 
 @dataclass(frozen=True)
-class Place:
+class Surroundings:
     """What was looked at: the mode, tables and endpoints."""
 
     mode: str
@@ -42,11 +42,11 @@ class Place:
     is_clock_frozen: bool
 
 
-def place(deployment: "Deployment") -> Place:
+def place(deployment: "Deployment") -> Surroundings:
     """Where `survey` looks. Nothing is called."""
     tables = deployment.tables
     meta = tables.usage.client.meta
-    return Place(
+    return Surroundings(
         mode=deployment.mode.value,
         usage_table=tables.usage.name,
         aggregated_table=tables.aggregated.name,
@@ -63,7 +63,7 @@ def survey(deployment: "Deployment", days: int, progress: Progress) -> Outlook:
     now = tables.clock()
     wanted = hours_to_look_at(now, days)
     with ThreadPoolExecutor(THREADS) as pool:
-        counted: dict[datetime, Pending] = {}
+        counted: dict[datetime, PendingCounts] = {}
         for number, pending in enumerate(pool.map(lambda hour: _count(tables, hour), wanted), 1):
             counted[pending.hour] = pending
             if number == len(wanted) or number % max(len(wanted) // _TOLD_TIMES, 1) == 0:
@@ -75,13 +75,13 @@ def survey(deployment: "Deployment", days: int, progress: Progress) -> Outlook:
     return outlook(now, lock, [*counted.values()])
 
 
-def _count(tables: "Tables", hour: datetime) -> Pending:
+def _count(tables: "Tables", hour: datetime) -> PendingCounts:
     bucket = hours.bucket(hour)
     rows, aggregates = tables.usage.count_pending(bucket), tables.aggregated.count_pending(bucket)
-    return Pending(hour, rows, aggregates) if rows else Pending(hour, 0, aggregates, held=0, zero=0)
+    return PendingCounts(hour, rows, aggregates) if rows else PendingCounts(hour, 0, aggregates, held=0, zero=0)
 
 
-def _affordable(ordered: Sequence[Pending]) -> list[Pending]:
+def _affordable(ordered: Sequence[PendingCounts]) -> list[PendingCounts]:
     """As many of the hours, in this order, as can be read; one that is too large does not keep the next from it."""
     chosen, left = [], JUDGED_ROWS
     for pending in ordered:
@@ -91,7 +91,7 @@ def _affordable(ordered: Sequence[Pending]) -> list[Pending]:
     return chosen
 
 
-def _judge(tables: "Tables", pool: ThreadPoolExecutor, pending: Pending, now: datetime) -> Pending:
+def _judge(tables: "Tables", pool: ThreadPoolExecutor, pending: PendingCounts, now: datetime) -> PendingCounts:
     """The same with its held and zero rows. Those of a committed group are late or a lost clean-up, and neither."""
     keys = [key for key, _ in tables.usage.pending_groups(hours.bucket(pending.hour))]
     waiting = [found for found in pool.map(lambda key: _waiting(tables, key, now), keys) if found is not None]
@@ -110,7 +110,7 @@ def _waiting(tables: "Tables", key: "GroupKey", now: datetime) -> "tuple[GroupKe
     rows = tables.usage.group_rows(key)
     verdict = judge_group(key, rows, now, tables.quantities, last_call=False)
     filed_here = sum(usage.row.pending == key.bucket for usage in verdict.usages)
-    if verdict.outcome is Outcome.ZERO:
+    if verdict.outcome is GroupOutcome.ZERO:
         return key, False, filed_here
     stands = any(row.is_rejected and belongs(key, row) for row in rows)
-    return (key, True, filed_here) if verdict.outcome is Outcome.HOLD and stands else None
+    return (key, True, filed_here) if verdict.outcome is GroupOutcome.HOLD and stands else None

@@ -27,14 +27,14 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Plan:
+class TablePlan:
     """What a table lacks and init adds, and what differs and init leaves."""
 
     missing: tuple[IndexShape, ...] = ()
     differs: tuple[Difference, ...] = ()
 
 
-def plan(found: Described, shape: TableShape) -> Plan:
+def plan(found: Described, shape: TableShape) -> TablePlan:
     """Compare. A table with another key is another table: nothing is added to it."""
     types = _types(found)
     keys = stored_key_names(found.get("KeySchema", []))
@@ -43,7 +43,7 @@ def plan(found: Described, shape: TableShape) -> Plan:
             f"its key is {_typed(keys, types)}, not {_typed(key_names(shape), {})}; its indexes were left as they are"
         )
         todo = f"A table's key cannot be changed: name another table in {shape.setting}, or move this one away."
-        return Plan(differs=(Difference(what, todo),))
+        return TablePlan(differs=(Difference(what, todo),))
     indexes = indexes_of(found)
     missing, differs = [], []
     for index in shape.indexes:
@@ -52,7 +52,7 @@ def plan(found: Described, shape: TableShape) -> Plan:
             differs.append(fault)
         elif index.name not in indexes:
             missing.append(index)
-    return Plan(tuple(missing), tuple(differs))
+    return TablePlan(tuple(missing), tuple(differs))
 
 
 def indexes_of(found: Described) -> dict[str, Mapping[str, Any]]:

@@ -36,19 +36,19 @@ class FailedRun:
 
 
 @dataclass(frozen=True)
-class Home:
+class CodeLocation:
     """A code location, by which ours is told from others of the same instance; None where there is none."""
 
     location: str | None
     repository: str | None
 
     @staticmethod
-    def of(run: dg.DagsterRun) -> "Home":
+    def of(run: dg.DagsterRun) -> "CodeLocation":
         """Where the run's job is from."""
         if run.remote_job_origin is None:
-            return Home(None, None)
+            return CodeLocation(None, None)
         origin = run.remote_job_origin.repository_origin
-        return Home(origin.code_location_origin.location_name, origin.repository_name)
+        return CodeLocation(origin.code_location_origin.location_name, origin.repository_name)
 
 
 def failed_runs(instance: dg.DagsterInstance, after: float, seen: Mapping[str, float]) -> Iterator[FailedRun]:

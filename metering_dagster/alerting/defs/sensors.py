@@ -10,11 +10,11 @@ from datetime import UTC, datetime
 
 import dagster as dg
 
-from metering_dagster.alerting.defs.run_failures import Home, alert_of_run, failed_runs, is_settled, link
+from metering_dagster.alerting.defs.run_failures import CodeLocation, alert_of_run, failed_runs, is_settled, link
 from metering_dagster.alerting.rules import cursor as remembered
 from metering_dagster.alerting.rules import unclosed_hours
 from metering_dagster.alerting.rules.alert_text import Alert
-from metering_dagster.alerting.rules.cursor import Memory
+from metering_dagster.alerting.rules.cursor import AlertCursor
 from metering_dagster.alerting.stores.delivery import Channel, LogChannel, SnsChannel, WebhookChannel
 from metering_dagster.core import hours
 from metering_dagster.core.dagster_partitions import FIRST_HOUR
@@ -89,7 +89,7 @@ def channels_of(metering: Deployment, say: Callable[[str], object]) -> list[Chan
 
 
 def deliver(
-    memory: Memory, channels: Sequence[Channel], alert_of: Callable[[str], Alert | None]
+    memory: AlertCursor, channels: Sequence[Channel], alert_of: Callable[[str], Alert | None]
 ) -> tuple[int, list[MeteringError]]:
     """Send what waits, channel by channel; how much was sent, and what went wrong.
 
@@ -123,7 +123,7 @@ def deliver(
     return sent, faults
 
 
-def _alert(instance: dg.DagsterInstance, settings: Settings, memory: Memory, key: str) -> Alert | None:
+def _alert(instance: dg.DagsterInstance, settings: Settings, memory: AlertCursor, key: str) -> Alert | None:
     """The alert of this key; None where its run was deleted meanwhile."""
     alert = memory.waiting[key].alert
     if alert is not None:
@@ -132,9 +132,9 @@ def _alert(instance: dg.DagsterInstance, settings: Settings, memory: Memory, key
     return None if run is None else alert_of_run(instance, run, settings.ui_url)
 
 
-def _take_failures(context: dg.SensorEvaluationContext, memory: Memory, now: float) -> None:
+def _take_failures(context: dg.SensorEvaluationContext, memory: AlertCursor, now: float) -> None:
     location = context.code_location_origin
-    ours = Home(location.location_name, context.repository_name) if location else Home(None, None)
+    ours = CodeLocation(location.location_name, context.repository_name) if location else CodeLocation(None, None)
     retries = context.instance.run_retries_enabled
     names = _our_names(context)
     for failed in failed_runs(context.instance, memory.look_from, memory.seen):
@@ -155,19 +155,23 @@ def _our_names(context: dg.SensorEvaluationContext) -> frozenset[str]:
     return frozenset(defined.job_names) | {key.to_user_string() for key in keys}
 
 
-def is_ours(run: dg.DagsterRun, ours: Home, names: frozenset[str]) -> bool:
+def is_ours(run: dg.DagsterRun, ours: CodeLocation, names: frozenset[str]) -> bool:
     """Whether the run is of this code location. A run of the command line says nothing of where it is from: it is
     taken for ours by the names of its job or assets.
     """
-    home = Home.of(run)
-    if home != Home(None, None) or ours == home:
+    home = CodeLocation.of(run)
+    if home != CodeLocation(None, None) or ours == home:
         return home == ours
     selected = {key.to_user_string() for key in run.asset_selection or ()}
     return bool(selected & names) or (run.job_name in names and not run.job_name.startswith("__"))
 
 
 def _take_hours(
-    context: dg.SensorEvaluationContext, metering: Deployment, memory: Memory, real_now: datetime, first_hour: datetime
+    context: dg.SensorEvaluationContext,
+    metering: Deployment,
+    memory: AlertCursor,
+    real_now: datetime,
+    first_hour: datetime,
 ) -> list[str]:
     """Look at the hours, if it is time to; what is to be said about it."""
     try:

@@ -36,7 +36,7 @@ class Waiting:
 
 
 @dataclass
-class Memory:
+class AlertCursor:
     """The cursor's content."""
 
     start: float
@@ -96,7 +96,7 @@ class Memory:
         return given_up
 
 
-def write(memory: Memory) -> str:
+def write(memory: AlertCursor) -> str:
     """The memory as a cursor; the same text for the same content."""
     return json.dumps({
         "version": _VERSION, "start": memory.start, "newest": memory.newest, "looked": memory.looked,
@@ -105,14 +105,14 @@ def write(memory: Memory) -> str:
     })  # fmt: skip
 
 
-def read(cursor: str | None, now: float) -> tuple[Memory, str]:
+def read(cursor: str | None, now: float) -> tuple[AlertCursor, str]:
     """The memory of a cursor, and what is to be said about it; one that cannot be read starts anew, and says so."""
     if cursor is None:
-        return Memory(now, now), "Watching starts now: what failed before is not reported."
+        return AlertCursor(now, now), "Watching starts now: what failed before is not reported."
     try:
         return _read(json.loads(cursor), now), ""
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
-        return Memory(now, now), (
+        return AlertCursor(now, now), (
             "The sensor's cursor cannot be read, so watching starts anew: what failed before now and was not told yet "
             "is not reported. See the failed runs in the UI."
         )
@@ -123,7 +123,7 @@ def _written(waiting: Waiting) -> Mapping[str, Any]:
     return {"since": waiting.since, "told": sorted(waiting.told)} | alert
 
 
-def _read(content: Mapping[str, Any], now: float) -> Memory:
+def _read(content: Mapping[str, Any], now: float) -> AlertCursor:
     if content["version"] != _VERSION:
         raise ValueError("a cursor of another version")
     waiting = {
@@ -134,7 +134,7 @@ def _read(content: Mapping[str, Any], now: float) -> Memory:
         )
         for key, found in content["waiting"].items()
     }
-    return Memory(
+    return AlertCursor(
         # Where the clock was set back, nothing would be looked at until it is there again.
         start=min(_seconds(content["start"]), now),
         newest=min(_seconds(content["newest"]), now),

@@ -12,7 +12,7 @@ from typing import Protocol
 from metering_dagster.alerting.rules.alert_text import Alert
 from metering_dagster.core import hours
 from metering_dagster.metering.rules import run_decision
-from metering_dagster.metering.rules.run_decision import Pending
+from metering_dagster.metering.rules.run_decision import PendingFound
 
 REPORTED_BEFORE = timedelta(hours=4)
 """So long before its window ends an hour has to be closed."""
@@ -24,10 +24,10 @@ MOST_ROWS, MOST_AGGREGATES = 1_000, 100
 """No further is counted for an alert."""
 
 
-class Evidence(run_decision.Evidence, Protocol):
+class UnclosedFacts(run_decision.HourFacts, Protocol):
     """What can be looked up about one hour."""
 
-    def count(self, most_rows: int, most_aggregates: int) -> Pending:
+    def count(self, most_rows: int, most_aggregates: int) -> PendingFound:
         """What is pending, counted no further than that."""
 
 
@@ -37,7 +37,7 @@ class Unclosed:
 
     hour: datetime
     closes: datetime
-    pending: Pending
+    pending: PendingFound
     was_metered: bool
     """Whether a run went through after the lock."""
 
@@ -65,7 +65,7 @@ def _opened_again(hour: datetime, now: datetime) -> datetime:
     return hours.month_start(now) if hours.offset_of(hour, now) > hours.LAST_OFFSET else hour
 
 
-def look(hour: datetime, now: datetime, lock_hours: int, evidence: Evidence) -> Unclosed | str | None:
+def look(hour: datetime, now: datetime, lock_hours: int, evidence: UnclosedFacts) -> Unclosed | str | None:
     """The hour if it is not closed, None if it is, or why that cannot be told.
 
     Closed: a run went through after the lock, and nothing is pending. Rows that sum to zero, as that run left them,

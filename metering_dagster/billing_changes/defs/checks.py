@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from metering_dagster.billing_changes.rules.cells import EARLIEST_STAMP, Claims, Group, Tenant, owner_key
+from metering_dagster.billing_changes.rules.cells import EARLIEST_STAMP, Claims, Group, TenantScope, owner_key
 from metering_dagster.billing_changes.rules.feed_response import instant_text
 from metering_dagster.core.masking import mask_text
 
@@ -34,7 +34,7 @@ def specs(asset: dg.AssetKey, partitions: dg.PartitionsDefinition[str]) -> list[
     ]
 
 
-def groups_are_claimed(tenants: Sequence[Tenant], groups: Sequence[Group], claims: Claims) -> dg.AssetCheckResult:
+def groups_are_claimed(tenants: Sequence[TenantScope], groups: Sequence[Group], claims: Claims) -> dg.AssetCheckResult:
     """`tenants`: those that the day's rows are of; `groups`: those in its facts. Spellings of one count once."""
     no_tenants, no_groups = _unclaimed(tenants, claims), _unclaimed(groups, claims)
     words = []
@@ -91,20 +91,20 @@ def no_gap(gap: str) -> dg.AssetCheckResult:
     return _result("no_gap", not gap, gap, {"gap": gap} if gap else {})
 
 
-def _unclaimed(owners: Sequence[Tenant | Group], claims: Claims) -> Sequence[Tenant | Group]:
-    found: dict[tuple[str, ...], Tenant | Group] = {}
+def _unclaimed(owners: Sequence[TenantScope | Group], claims: Claims) -> Sequence[TenantScope | Group]:
+    found: dict[tuple[str, ...], TenantScope | Group] = {}
     for owner in owners:
         if not claims.of(owner):
             found.setdefault(owner_key(owner), owner)
     return list(found.values())
 
 
-def _counted(owners: Sequence[Tenant | Group]) -> str:
+def _counted(owners: Sequence[TenantScope | Group]) -> str:
     return f"{len(owners)}, such as {'; '.join(_owner_text(owner) for owner in owners[:_EXAMPLES])}"
 
 
-def _owner_text(owner: Tenant | Group) -> str:
-    if isinstance(owner, Tenant):
+def _owner_text(owner: TenantScope | Group) -> str:
+    if isinstance(owner, TenantScope):
         return f"tenant {mask_text(owner.scope_id)}"
     return mask_text(f"{owner.resource_group} ({owner.integration_id})")
 

@@ -11,7 +11,7 @@ from decimal import Decimal
 import dagster as dg
 
 from metering_dagster.billing_changes.rules.cells import Signal
-from metering_dagster.billing_changes.rules.day_diff import DayReport, Row, moved_money
+from metering_dagster.billing_changes.rules.day_diff import CellChange, DayReport, moved_money
 from metering_dagster.core.masking import markdown_list, mask_text, printable
 
 READ_AT = "read_at"
@@ -67,7 +67,7 @@ def of_report(report: DayReport, horizon: Horizon, why: str) -> dict[str, dg.Met
     }
 
 
-def _money_moved(rows: Sequence[Row]) -> list[dg.TableRecord]:
+def _money_moved(rows: Sequence[CellChange]) -> list[dg.TableRecord]:
     """Tenants and resource groups apart: a fact may belong to one of each."""
     kinds = {
         "tenants": [row for row in rows if not row.cell.subscription.is_resource_group],
@@ -105,7 +105,7 @@ def _does_not_detect(report: DayReport, horizon: Horizon) -> list[str]:
     return told
 
 
-def _record(row: Row) -> dg.TableRecord:
+def _record(row: CellChange) -> dg.TableRecord:
     one = row.cell.subscription
     return dg.TableRecord({
         "subscription": mask_text(one.name or one.id), "external_id": mask_text(one.external_id),

@@ -13,7 +13,7 @@ import dagster as dg
 from metering_dagster.billing_changes.defs.assets import BILLING_CHANGES, JOB, RUN_TAGS, ChangesRun
 from metering_dagster.billing_changes.defs.metadata import READ_AT, STATE
 from metering_dagster.billing_changes.rules import cursor, heartbeat
-from metering_dagster.billing_changes.rules.reconcile import Days, Reported
+from metering_dagster.billing_changes.rules.reconcile import Days, MaterializedReading
 from metering_dagster.billing_changes.services.deployment import Billing
 from metering_dagster.billing_changes.services.poll import Ask, Looked, look
 from metering_dagster.core.dagster_history import UNDER_WAY, last_materialization, text_of
@@ -116,12 +116,12 @@ def _day_of(key: str) -> date | None:
 
 def _reported(
     instance: dg.DagsterInstance, files: "DayFiles", warn: Callable[[str], object]
-) -> Callable[[date], Reported | None]:
+) -> Callable[[date], MaterializedReading | None]:
     """What is known of a day's last materialization. A day whose file is gone was never reported, whatever Dagster's
     records say: consumers read the files."""
     stored = files.generations()
 
-    def reported(day: date) -> Reported | None:
+    def reported(day: date) -> MaterializedReading | None:
         found = last_materialization(instance, BILLING_CHANGES, day.isoformat()) if day in stored else None
         if found is None or READ_AT not in found[1] or STATE not in found[1]:
             return None  # a person reports that it is materialized, and that is all
@@ -133,7 +133,7 @@ def _reported(
                 "run writes both anew."
             )
             return None
-        return Reported(read_at, state)
+        return MaterializedReading(read_at, state)
 
     return reported
 

@@ -38,7 +38,7 @@ class Oddity(StrEnum):
 
 
 @dataclass(frozen=True)
-class Tenant:
+class TenantScope:
     """Whom a row belongs to by its `scope_id`."""
 
     scope_id: str
@@ -66,9 +66,9 @@ class Subscription:
     is_resource_group: bool
 
     @property
-    def owner(self) -> Tenant | Group:
+    def owner(self) -> TenantScope | Group:
         """Whose rows it claims."""
-        return Group(self.integration_id, self.external_id) if self.is_resource_group else Tenant(self.id)
+        return Group(self.integration_id, self.external_id) if self.is_resource_group else TenantScope(self.id)
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class Piece:
 
     signal: Signal
     day: date
-    owner: Tenant | Group
+    owner: TenantScope | Group
     side: Side
 
 
@@ -161,9 +161,9 @@ def key_of(identifier: str) -> str:
     return identifier.casefold().rstrip(" ")
 
 
-def owner_key(owner: Tenant | Group) -> tuple[str, ...]:
+def owner_key(owner: TenantScope | Group) -> tuple[str, ...]:
     """The form in which owners are compared: rows of equal keys are the same owner's."""
-    if isinstance(owner, Tenant):
+    if isinstance(owner, TenantScope):
         return (key_of(owner.scope_id),)
     return key_of(owner.integration_id), key_of(owner.resource_group)
 
@@ -178,7 +178,7 @@ class Claims:
         for one in self.subscriptions:
             self._by_owner.setdefault(owner_key(one.owner), []).append(one)
 
-    def of(self, owner: Tenant | Group) -> Sequence[Subscription]:
+    def of(self, owner: TenantScope | Group) -> Sequence[Subscription]:
         """The subscriptions that claim rows of this owner; none is an answer."""
         return self._by_owner.get(owner_key(owner), ())
 

@@ -15,7 +15,7 @@ from datetime import UTC, date, datetime
 from typing import Any
 
 from metering_dagster.billing_changes.rules.cells import digest
-from metering_dagster.billing_changes.rules.day_diff import DayReport, Row
+from metering_dagster.billing_changes.rules.day_diff import CellChange, DayReport
 from metering_dagster.billing_changes.rules.feed_response import instant_text
 from metering_dagster.core.errors import DamagedFileError, FeedRefusedError
 
@@ -54,7 +54,7 @@ class Offer:
 
 
 @dataclass(frozen=True)
-class Standing:
+class ConsumerOffset:
     """How far a consumer has come, and what it was offered."""
 
     name: str
@@ -71,7 +71,7 @@ class Standing:
         mark = self.marks.get(day)
         return mark is not None and mark.generation == generation
 
-    def new_of(self, report: DayReport) -> list[Row]:
+    def new_of(self, report: DayReport) -> list[CellChange]:
         """The report's rows that the consumer has not taken.
 
         A report whose newest row is older than the mark is none that the consumer knows: the files were lost and made
@@ -82,13 +82,13 @@ class Standing:
             return list(report.rows)
         return [row for row in report.rows if row.reported_at > mark.reported_at]
 
-    def offered(self, offer: Offer) -> "Standing":
+    def offered(self, offer: Offer) -> "ConsumerOffset":
         """With this offer kept; the same standing if it is kept, or was acknowledged, already, or offers nothing."""
         if not offer.marks or offer.token in {*self.acknowledged, *(kept.token for kept in self.offers)}:
             return self
         return replace(self, offers=(*self.offers, offer)[-KEPT:])
 
-    def acknowledging(self, token: str) -> "Standing":
+    def acknowledging(self, token: str) -> "ConsumerOffset":
         """With the marks that the token stands for; the same standing if it was acknowledged already, or moves none.
 
         Marks move forward only, also by an offer that is older than what was acknowledged since. Raises
@@ -109,7 +109,7 @@ class Standing:
                 marks[day] = mark
             elif marks[day].generation != mark.generation:  # files made anew: the file is taken, the mark stays
                 marks[day] = Mark(marks[day].reported_at, mark.generation)
-        return Standing(
+        return ConsumerOffset(
             self.name,
             marks,
             max((one for one in (self.complete_until, offer.complete_until) if one is not None), default=None),
@@ -150,7 +150,7 @@ def _shown(value: object) -> str:
     return repr(value if len(value) <= _SHOWN else f"{value[:_SHOWN]}…")
 
 
-def content_of(standing: Standing) -> dict[str, Any]:
+def content_of(standing: ConsumerOffset) -> dict[str, Any]:
     """The standing as a JSON object."""
     return {
         "version": _VERSION,
@@ -164,7 +164,7 @@ def content_of(standing: Standing) -> dict[str, Any]:
     }
 
 
-def standing_of(name: str, content: Mapping[str, Any]) -> Standing:
+def standing_of(name: str, content: Mapping[str, Any]) -> ConsumerOffset:
     """The standing that such an object holds.
 
     Raises `DamagedFileError` for one that cannot be understood, and `FeedRefusedError` for one that is another
@@ -173,7 +173,7 @@ def standing_of(name: str, content: Mapping[str, Any]) -> Standing:
     try:
         if content["version"] != _VERSION:
             raise ValueError(f"version {content['version']!r}")
-        standing = Standing(
+        standing = ConsumerOffset(
             str(content["name"]),
             _marks(content["marks"]),
             _instant(content["complete_until"]),

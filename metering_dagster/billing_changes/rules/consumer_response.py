@@ -9,12 +9,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 
-from metering_dagster.billing_changes.rules.consumer_offsets import Offer, Standing
-from metering_dagster.billing_changes.rules.day_diff import DayReport, Row
+from metering_dagster.billing_changes.rules.consumer_offsets import ConsumerOffset, Offer
+from metering_dagster.billing_changes.rules.day_diff import CellChange, DayReport
 from metering_dagster.billing_changes.rules.feed_response import (
     ALWAYS_UNSEEN,
-    Answer,
     AnswerRow,
+    FeedResponse,
     Meta,
     Repull,
     day_ranges,
@@ -35,7 +35,7 @@ _DAMAGED = "what was reported of it cannot be understood (damaged says what to d
 
 
 @dataclass(frozen=True)
-class Reported:
+class ReportedDays:
     """What lies there for a consumer to take."""
 
     reports: Sequence[DayReport]
@@ -49,8 +49,14 @@ class Reported:
 
 
 def answer_for(
-    standing: Standing, offer: Offer, reported: Reported, *, now: datetime, horizon: timedelta, stale: timedelta
-) -> Answer:
+    standing: ConsumerOffset,
+    offer: Offer,
+    reported: ReportedDays,
+    *,
+    now: datetime,
+    horizon: timedelta,
+    stale: timedelta,
+) -> FeedResponse:
     """The rows that are new for the consumer, under the token of the offer that moves its marks past them.
 
     `now` is this machine's clock, `horizon` counts where no heartbeat tells it; a heartbeat older than `stale` is
@@ -59,7 +65,7 @@ def answer_for(
     beat = reported.heartbeat
     rows = tuple(sorted((_row(row) for report in reported.reports for row in standing.new_of(report)), key=order))
     first_day = beat.first_day if beat else now.date() - horizon
-    return Answer(rows, Meta(
+    return FeedResponse(rows, Meta(
         since=standing.complete_until,
         horizon=(beat.looked.date() - first_day if beat else horizon).days,
         first_day=first_day,
@@ -82,7 +88,7 @@ def answer_for(
     ))  # fmt: skip
 
 
-def _row(row: Row) -> AnswerRow:
+def _row(row: CellChange) -> AnswerRow:
     """Without what compares two runs (changed, amounts before): a consumer may have missed runs in between."""
     one = row.cell.subscription
     return AnswerRow(

@@ -11,8 +11,8 @@ from datetime import date, datetime, timedelta
 from typing import Any
 
 from metering_dagster.billing_changes.rules.cells import Signal, instant_of, microseconds_of
-from metering_dagster.billing_changes.rules.pending_day import Pending, Why
-from metering_dagster.billing_changes.rules.watermark import Narrowed, Rules, halved, start_of
+from metering_dagster.billing_changes.rules.pending_day import PendingDay, Why
+from metering_dagster.billing_changes.rules.watermark import Narrowed, PollRules, halved, start_of
 
 _VERSION = 1
 _SECOND = 1_000_000
@@ -27,7 +27,7 @@ _WHYS = list(Why)
 
 
 @dataclass(frozen=True)
-class Gap:
+class PollGap:
     """A time in which nobody looked, longer than the overlap."""
 
     since: datetime
@@ -47,7 +47,7 @@ class Gap:
 
 
 @dataclass(frozen=True)
-class Memory:
+class PollCursor:
     """The cursor's content."""
 
     looked: datetime
@@ -68,8 +68,8 @@ class Memory:
     """Days whose sums have moved, and that were not compared since."""
     compared: Mapping[date, datetime] = field(default_factory=dict)
     """When a day was last compared exactly with what was reported of it, or was materialized; to the second."""
-    pending: Mapping[date, Pending] = field(default_factory=dict)
-    gap: Gap | None = None
+    pending: Mapping[date, PendingDay] = field(default_factory=dict)
+    gap: PollGap | None = None
     """Until a run that tells of it is through."""
     narrowed: Mapping[Signal, Narrowed] = field(default_factory=dict)
     """The tables that are read in pieces, since one reading took too long."""
@@ -79,12 +79,12 @@ class Memory:
         """Up to where the last look has seen what was stamped and committed by then."""
         return min([self.looked, *(one.read_until for one in self.narrowed.values())])
 
-    def narrower(self, signal: Signal, now: datetime, rules: Rules) -> "Memory | None":
+    def narrower(self, signal: Signal, now: datetime, rules: PollRules) -> "PollCursor | None":
         """Return what to remember after the reading of this table took too long; None if it cannot be narrower."""
         one = halved(self.starts[signal], self.narrowed.get(signal), self.looked, now, rules)
         return None if one is None else replace(self, narrowed={**self.narrowed, signal: one})
 
-    def rewound(self, now: datetime) -> "Memory":
+    def rewound(self, now: datetime) -> "PollCursor":
         """After the database's clock was set back: nothing lies ahead, or it would be waited for. Marks stay."""
         return replace(
             self,
@@ -95,12 +95,12 @@ class Memory:
         )
 
 
-def beginning(now: datetime, rules: Rules) -> Memory:
+def beginning(now: datetime, rules: PollRules) -> PollCursor:
     """The memory of somebody who has never looked."""
-    return Memory(now, "", {signal: start_of(None, now, rules) for signal in Signal})
+    return PollCursor(now, "", {signal: start_of(None, now, rules) for signal in Signal})
 
 
-def write(memory: Memory) -> str:
+def write(memory: PollCursor) -> str:
     """The memory as a cursor; the same text for the same content."""
     days = sorted({*memory.states, *memory.sums, *memory.compared, *memory.suspects})
     content: dict[str, Any] = {
@@ -124,7 +124,7 @@ def write(memory: Memory) -> str:
     return json.dumps(content, separators=(",", ":"))
 
 
-def read(cursor: str | None) -> tuple[Memory | None, str]:
+def read(cursor: str | None) -> tuple[PollCursor | None, str]:
     """The memory of a cursor, and what is to be said about it; None where there is none that can be read."""
     if cursor is None:
         return None, "The first look: every day of the horizon that has rows is asked for."
@@ -137,7 +137,7 @@ def read(cursor: str | None) -> tuple[Memory | None, str]:
         )
 
 
-def _day(memory: Memory, day: date) -> list[Any]:
+def _day(memory: PollCursor, day: date) -> list[Any]:
     compared = memory.compared.get(day)
     return [
         memory.states.get(day, ""),
@@ -147,19 +147,19 @@ def _day(memory: Memory, day: date) -> list[Any]:
     ]
 
 
-def _pending(one: Pending) -> list[Any]:
+def _pending(one: PendingDay) -> list[Any]:
     return [
         _number(one.first), _number(one.since), _number(one.moved), _number(one.newest), _WHYS.index(one.why),
         _number(one.asked), one.attempt, int(one.tells_gap),
     ]  # fmt: skip
 
 
-def _read(content: Mapping[str, Any]) -> Memory:
+def _read(content: Mapping[str, Any]) -> PollCursor:
     if content["version"] != _VERSION:
         raise ValueError("a cursor of another version")
     days = {date.fromisoformat(day): found for day, found in content["days"].items()}
     starts = {signal: _needed(content["starts"][short]) for signal, short in _SHORT.items()}
-    return Memory(
+    return PollCursor(
         looked=_needed(content["looked"]),
         claims=_text(content["claims"]),
         starts=starts,
@@ -176,9 +176,9 @@ def _read(content: Mapping[str, Any]) -> Memory:
     )  # fmt: skip
 
 
-def _read_pending(found: list[Any]) -> Pending:
+def _read_pending(found: list[Any]) -> PendingDay:
     first, since, moved, newest, why, asked, attempt, tells_gap = found
-    return Pending(
+    return PendingDay(
         _instant(first),
         _needed(since),
         _needed(moved),
@@ -202,10 +202,10 @@ def _read_narrowed(found: Mapping[str, list[Any]]) -> dict[Signal, Narrowed]:
     return narrowed
 
 
-def _read_gap(found: list[Any]) -> Gap:
+def _read_gap(found: list[Any]) -> PollGap:
     since, until, left = found
     days = None if left is None else (date.fromisoformat(left[0]), date.fromisoformat(left[1]))
-    return Gap(_needed(since), _needed(until), days)
+    return PollGap(_needed(since), _needed(until), days)
 
 
 def _number(instant: datetime | None) -> int | None:

@@ -26,7 +26,7 @@ _TICK = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True)
-class Row:
+class CellChange:
     """What is reported of a cell."""
 
     cell: Cell
@@ -89,10 +89,10 @@ class DayReport:
     """A digest of the rows and stamps of the day's cells; empty if there are none."""
     newest: datetime | None
     """The latest `reported_at` that the day ever had, rows that are gone included."""
-    rows: tuple[Row, ...]
+    rows: tuple[CellChange, ...]
 
     @property
-    def touched(self) -> list[Row]:
+    def touched(self) -> list[CellChange]:
         """The cells to be pulled again since the report before."""
         return [row for row in self.rows if row.touched]
 
@@ -116,7 +116,9 @@ def report(
     return DayReport(day, read_at, before.read_at if before else None, state, newest, tuple(rows))
 
 
-def compare(before: Sequence[Row], now: Mapping[CellKey, Cell], claims: Claims, at: datetime) -> list[Row]:
+def compare(
+    before: Sequence[CellChange], now: Mapping[CellKey, Cell], claims: Claims, at: datetime
+) -> list[CellChange]:
     """Each cell as it is `now` beside what was reported of it `before`, ordered by external id, then id.
 
     `at` stands for the reading, and is later than any `reported_at` before. A cell that is gone stays as a vanished
@@ -134,13 +136,13 @@ def compare(before: Sequence[Row], now: Mapping[CellKey, Cell], claims: Claims, 
     return sorted(rows, key=lambda row: (row.cell.subscription.external_id, row.cell.subscription.id))
 
 
-def moved_money(rows: Iterable[Row]) -> dict[str, tuple[Decimal, Decimal]]:
+def moved_money(rows: Iterable[CellChange]) -> dict[str, tuple[Decimal, Decimal]]:
     """By currency, what the amounts of changed cells have moved by: added up, and added up without their signs.
 
     An owner counts once, however many subscriptions claim it: what one of them holds of it, all of them hold. But a
     tenant's amounts hold those of its resource groups: give rows of one kind alone.
     """
-    by_owner: dict[tuple[str, ...], list[Row]] = {}
+    by_owner: dict[tuple[str, ...], list[CellChange]] = {}
     for row in rows:
         by_owner.setdefault(owner_key(row.cell.subscription.owner), []).append(row)
     moved: dict[str, tuple[Decimal, Decimal]] = {}
@@ -155,16 +157,16 @@ def moved_money(rows: Iterable[Row]) -> dict[str, tuple[Decimal, Decimal]]:
     return dict(sorted(moved.items()))
 
 
-def _labeled(row: Row, subscription: Subscription | None) -> Row:
+def _labeled(row: CellChange, subscription: Subscription | None) -> CellChange:
     """The row under the subscription's present name, where it is still enabled."""
     return row if subscription is None else replace(row, cell=replace(row.cell, subscription=subscription))
 
 
-def _present(cell: Cell, before: Row | None, at: datetime) -> Row:
+def _present(cell: Cell, before: CellChange | None, at: datetime) -> CellChange:
     earlier = before.cell if before else None
     signals = _signals(cell, earlier)
     touched = before is None or bool(signals)
-    return Row(
+    return CellChange(
         cell,
         last_ingested_at=cell.last_ingested_at,
         amounts_before=before.amounts if before else None,
@@ -176,11 +178,11 @@ def _present(cell: Cell, before: Row | None, at: datetime) -> Row:
     )
 
 
-def _absent(before: Row, at: datetime) -> Row:
+def _absent(before: CellChange, at: datetime) -> CellChange:
     if before.vanished:
         return replace(before, amounts_before=(), touched=False, changed=False)
     gone = replace(before.cell, daily=None, facts=None)
-    return Row(
+    return CellChange(
         gone,
         last_ingested_at=before.last_ingested_at,
         amounts_before=before.amounts,

@@ -99,7 +99,7 @@ class Meta:
 
 
 @dataclass(frozen=True)
-class Answer:
+class FeedResponse:
     """Rows ordered by date, external id and id, with what they tell."""
 
     rows: tuple[AnswerRow, ...]
@@ -175,7 +175,7 @@ def _shown(text: str) -> str:
 
 
 @dataclass(frozen=True)
-class Question:
+class FeedRequest:
     """What was ingested since an instant, of days within a horizon."""
 
     since: datetime
@@ -217,12 +217,12 @@ class Question:
 
 
 def answer_since(
-    question: Question,
+    question: FeedRequest,
     overlap: timedelta,
     pieces: Iterable[Piece],
     claims: Claims,
     odd: Mapping[Oddity, Mapping[date, int]],
-) -> Answer:
+) -> FeedResponse:
     """The cells with a stamp from `since` on, itself included.
 
     `pieces`: the rows with such stamps, of days from `question.read_from` on. `odd`: how many rows within the horizon
@@ -233,7 +233,7 @@ def answer_since(
     inside = [cell for cell in cells.values() if cell.day >= question.first_day]
     rows = tuple(sorted((_row(cell) for cell in inside), key=order))
     complete_until = question.now - overlap
-    return Answer(rows, Meta(
+    return FeedResponse(rows, Meta(
         since=question.since,
         horizon=question.horizon.days,
         first_day=question.first_day,
@@ -265,7 +265,7 @@ def _row(cell: Cell) -> AnswerRow:
     )
 
 
-def _detects(question: Question) -> tuple[str, ...]:
+def _detects(question: FeedRequest) -> tuple[str, ...]:
     since = instant_text(question.since)
     return (
         f"cells with a row whose {' or '.join(Signal)} is {since} or later, for days from {question.first_day} on",
@@ -274,7 +274,7 @@ def _detects(question: Question) -> tuple[str, ...]:
 
 
 def _does_not_detect(
-    question: Question, overlap: timedelta, complete_until: datetime, claims: Claims
+    question: FeedRequest, overlap: timedelta, complete_until: datetime, claims: Claims
 ) -> tuple[str, ...]:
     minutes = int(overlap / timedelta(minutes=1))
     nobody = () if claims.subscriptions else ("anything at all: no subscription is enabled",)
@@ -304,7 +304,7 @@ _ODD = {
 
 
 def _repulls(
-    question: Question, moved: Collection[date], odd: Mapping[Oddity, Mapping[date, int]]
+    question: FeedRequest, moved: Collection[date], odd: Mapping[Oddity, Mapping[date, int]]
 ) -> tuple[Repull, ...]:
     """Days that a careful consumer re-pulls beside the rows."""
     found = []

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from enum import StrEnum
 
-from metering_dagster.billing_changes.rules.watermark import Rules
+from metering_dagster.billing_changes.rules.watermark import PollRules
 
 _LAST = datetime.max.replace(tzinfo=UTC)
 """Stamps may be of any year, and 9999-12-31 23:59:59 is one that people write for `never`."""
@@ -27,7 +27,7 @@ class Why(StrEnum):
 
 
 @dataclass(frozen=True)
-class Pending:
+class PendingDay:
     """What moved of a day, and what was done about it. All instants are the database's."""
 
     first: datetime | None
@@ -46,7 +46,7 @@ class Pending:
     tells_gap: bool = False
     """Whether the run that was asked for tells of a time in which nobody looked."""
 
-    def moved_again(self, other: "Pending", read_at: datetime | None, rules: Rules) -> "Pending":
+    def moved_again(self, other: "PendingDay", read_at: datetime | None, rules: PollRules) -> "PendingDay":
         """This day after another movement. `read_at`: when it was read for its last materialization."""
         if self.is_read(read_at, other.moved, rules):
             return other
@@ -57,7 +57,7 @@ class Pending:
             tells_gap=self.tells_gap,
         )
 
-    def wanted(self, at: datetime, rules: Rules) -> datetime:
+    def wanted(self, at: datetime, rules: PollRules) -> datetime:
         """How old the last reading of this day may be, for all that there is to be read `at` that time.
 
         First it must have what moved. Then, what carries the stamp of a row seen may have been written later in the
@@ -68,15 +68,15 @@ class Pending:
         passed = self._passed(rules)
         return passed if passed <= at else settled if settled <= at else self.moved
 
-    def is_read(self, read_at: datetime | None, at: datetime, rules: Rules) -> bool:
+    def is_read(self, read_at: datetime | None, at: datetime, rules: PollRules) -> bool:
         """Whether nothing is left to be read for now. A reading from after `at` is of a clock that was set back."""
         return read_at is not None and self.wanted(at, rules) <= read_at <= at
 
-    def is_done(self, read_at: datetime | None, at: datetime, rules: Rules) -> bool:
+    def is_done(self, read_at: datetime | None, at: datetime, rules: PollRules) -> bool:
         """Whether nothing is left to be read, nor will be."""
         return self._passed(rules) <= at and self.is_read(read_at, at, rules)
 
-    def is_due(self, at: datetime, rules: Rules) -> bool:
+    def is_due(self, at: datetime, rules: PollRules) -> bool:
         """Whether to ask for a run of it that is neither read nor under way."""
         if self.asked is None:
             return at >= self.moved + rules.quiet or at >= self.since + rules.at_most
@@ -84,24 +84,24 @@ class Pending:
             return True  # the run that was asked for came too early for this
         return at >= self.asked + self._pause(rules)
 
-    def asking(self, at: datetime, tells_gap: bool) -> "Pending":
+    def asking(self, at: datetime, tells_gap: bool) -> "PendingDay":
         """Now that it is asked for."""
         return replace(self, asked=at, attempt=self.attempt + 1, tells_gap=tells_gap)
 
-    def updated(self, read_at: datetime | None, at: datetime, rules: Rules) -> "Pending":
+    def updated(self, read_at: datetime | None, at: datetime, rules: PollRules) -> "PendingDay":
         """Knowing when it was read: what moved and was read is materialized, but for stamps that were not settled."""
         if read_at is None or not self.moved <= read_at <= at:
             return self
         safe = read_at - rules.settle
         return replace(self, first=safe if self.first is None else max(self.first, safe))
 
-    def complete_until(self, read_at: datetime | None, at: datetime, rules: Rules) -> datetime | None:
+    def complete_until(self, read_at: datetime | None, at: datetime, rules: PollRules) -> datetime | None:
         """What was stamped up to then is materialized of this day; None: not known."""
         if read_at is None or not self._settled(rules) <= read_at <= at:
             return self.first
         return at if self.newest is None else min(at, self.newest)  # only a stamp ahead of the clock is waited for
 
-    def rewound(self, now: datetime) -> "Pending":
+    def rewound(self, now: datetime) -> "PendingDay":
         """After the database's clock was set back: nothing of it lies ahead."""
         return replace(
             self,
@@ -116,15 +116,15 @@ class Pending:
         stamps = (_text(self.newest), _text(self.moved))
         return f"{day}:{':'.join(stamps)}:{self.attempt + 1}"
 
-    def _settled(self, rules: Rules) -> datetime:
+    def _settled(self, rules: PollRules) -> datetime:
         return self.moved if self.newest is None else max(self.moved, min(self.newest, self.moved) + rules.settle)
 
-    def _passed(self, rules: Rules) -> datetime:
+    def _passed(self, rules: PollRules) -> datetime:
         if self.newest is None:
             return self.moved
         return max(self.moved, min(self.newest, _LAST - rules.settle) + rules.settle)
 
-    def _pause(self, rules: Rules) -> timedelta:
+    def _pause(self, rules: PollRules) -> timedelta:
         doubled: int = 2 ** min(self.attempt - 1, 20)
         return min(rules.retry * doubled, rules.retry_at_most)
 

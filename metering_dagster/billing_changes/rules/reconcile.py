@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 
 from metering_dagster.billing_changes.rules.pending_day import Why
-from metering_dagster.billing_changes.rules.watermark import Rules
+from metering_dagster.billing_changes.rules.watermark import PollRules
 
 _NEVER = datetime.min.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True)
-class Reported:
+class MaterializedReading:
     """What a day's last materialization says of its reading."""
 
     read_at: datetime
@@ -51,7 +51,7 @@ def to_compare(
     busy: Collection[date],
     *,
     at: datetime,
-    rules: Rules,
+    rules: PollRules,
 ) -> list[date]:
     """The days whose turn it is, suspects first, then those not compared for the longest time, late days first.
 
@@ -68,7 +68,7 @@ def to_compare(
 
 
 def differences(
-    days: Iterable[date], states: Mapping[date, str], reported: Callable[[date], Reported | None]
+    days: Iterable[date], states: Mapping[date, str], reported: Callable[[date], MaterializedReading | None]
 ) -> dict[date, Why]:
     """The days of which something else was reported than is there now."""
     found = {}

@@ -20,7 +20,7 @@ from metering_dagster.billing_changes.rules.cells import Signal
 
 
 @dataclass(frozen=True)
-class Rules:
+class PollRules:
     """For how long something counts as fresh, and how much a look may do."""
 
     horizon: timedelta = timedelta(days=32)
@@ -71,7 +71,7 @@ class Narrowed:
     """Up to which stamp, itself excluded, the last look has read."""
 
 
-def advanced(mark: datetime | None, stamps: Iterable[datetime], now: datetime, rules: Rules) -> datetime | None:
+def advanced(mark: datetime | None, stamps: Iterable[datetime], now: datetime, rules: PollRules) -> datetime | None:
     """The mark after a reading that found these stamps: the newest of them, but never past `now` less the settle time.
 
     It never goes back, and a reading that found nothing leaves it where it is; None until a row was read. Microseconds
@@ -84,7 +84,7 @@ def advanced(mark: datetime | None, stamps: Iterable[datetime], now: datetime, r
     return capped if mark is None else max(mark, capped)
 
 
-def start_of(mark: datetime | None, now: datetime, rules: Rules) -> datetime:
+def start_of(mark: datetime | None, now: datetime, rules: PollRules) -> datetime:
     """From which stamp on, itself included, a table has to be read so that nothing before it can still appear.
 
     The mark counts less than the clock where that was set back: rows are being stamped before the mark again.
@@ -93,12 +93,12 @@ def start_of(mark: datetime | None, now: datetime, rules: Rules) -> datetime:
     return (settled if mark is None else min(mark, settled)) - rules.overlap
 
 
-def lowered(start: datetime, mark: datetime | None, now: datetime, rules: Rules) -> datetime:
+def lowered(start: datetime, mark: datetime | None, now: datetime, rules: PollRules) -> datetime:
     """Where this reading begins: at the start, unless the database's clock was set back behind it."""
     return min(start, start_of(mark, now, rules))
 
 
-def stepped(start: datetime, mark: datetime | None, now: datetime, rules: Rules) -> datetime:
+def stepped(start: datetime, mark: datetime | None, now: datetime, rules: PollRules) -> datetime:
     """Where the next reading begins: the start moves on in steps of half an overlap, and not with every mark."""
     if mark is None:
         return start
@@ -107,7 +107,7 @@ def stepped(start: datetime, mark: datetime | None, now: datetime, rules: Rules)
 
 
 def halved(
-    start: datetime, narrowed: Narrowed | None, looked: datetime, now: datetime, rules: Rules
+    start: datetime, narrowed: Narrowed | None, looked: datetime, now: datetime, rules: PollRules
 ) -> Narrowed | None:
     """Return how a table is read after a reading from `start` took too long; None where no narrower piece is left.
 
@@ -128,14 +128,14 @@ def end_of_piece(start: datetime, narrowed: Narrowed | None, now: datetime) -> d
     return start + narrowed.span
 
 
-def mark_of_piece(mark: datetime | None, end: datetime | None, now: datetime, rules: Rules) -> datetime:
+def mark_of_piece(mark: datetime | None, end: datetime | None, now: datetime, rules: PollRules) -> datetime:
     """Return the mark after a piece: where it ends, whatever was found in it."""
     settled = now - rules.settle
     until = settled if end is None else min(end, settled)
     return until if mark is None else max(mark, until)
 
 
-def start_after_piece(start: datetime, end: datetime | None, now: datetime, rules: Rules) -> datetime:
+def start_after_piece(start: datetime, end: datetime | None, now: datetime, rules: PollRules) -> datetime:
     """Return where the next piece begins: where this one ends, or an overlap before the clock if that is earlier.
 
     Close behind the clock it stays where it is for half an overlap, as `stepped` does.

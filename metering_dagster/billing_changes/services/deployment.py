@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from metering_dagster.billing_changes.rules.watermark import Rules
+from metering_dagster.billing_changes.rules.watermark import PollRules
 from metering_dagster.core.errors import SettingsError
 from metering_dagster.settings import Settings
 
@@ -24,9 +24,9 @@ class Billing:
         self.settings = settings
 
     @property
-    def rules(self) -> Rules:
+    def rules(self) -> PollRules:
         """Horizon, overlap and waiting times, by the settings."""
-        return Rules(
+        return PollRules(
             horizon=timedelta(days=self.settings.billing_horizon_days),
             overlap=timedelta(minutes=self.settings.billing_overlap_minutes),
             quiet=timedelta(seconds=self.settings.billing_quiet_seconds),

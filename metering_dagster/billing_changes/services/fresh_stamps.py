@@ -10,11 +10,11 @@ from datetime import date, datetime
 from typing import TYPE_CHECKING
 
 from metering_dagster.billing_changes.rules.cells import Claims, Piece, Signal, cells_of, newest_of_days, states_of_days
-from metering_dagster.billing_changes.rules.cursor import Memory
+from metering_dagster.billing_changes.rules.cursor import PollCursor
 from metering_dagster.billing_changes.rules.reconcile import Days, changed_days
 from metering_dagster.billing_changes.rules.watermark import (
     Narrowed,
-    Rules,
+    PollRules,
     advanced,
     end_of_piece,
     grown,
@@ -25,11 +25,11 @@ from metering_dagster.billing_changes.rules.watermark import (
 )
 
 if TYPE_CHECKING:
-    from metering_dagster.billing_changes.stores.queries import Reading
+    from metering_dagster.billing_changes.stores.queries import BillingSnapshot
 
 
 @dataclass(frozen=True)
-class Fresh:
+class FreshStamps:
     """What was found."""
 
     moved: frozenset[date]
@@ -47,7 +47,9 @@ class Fresh:
     """Days with rows that have not come yet; they are looked at when they have."""
 
 
-def read_fresh(reading: "Reading", before: Memory, claims: Claims, rules: Rules, days: Days) -> Fresh:
+def read_fresh(
+    reading: "BillingSnapshot", before: PollCursor, claims: Claims, rules: PollRules, days: Days
+) -> FreshStamps:
     """Read both tables from their starts on. `days` are those of the horizon of the last look as well: what was
     ingested just before a day left the horizon is still seen. A table that is narrowed is read up to an end.
     """
@@ -70,7 +72,7 @@ def read_fresh(reading: "Reading", before: Memory, claims: Claims, rules: Rules,
     if next_starts != starts:  # in the same snapshot, so nothing comes in between
         again = cells_of(reading.pieces_since(next_starts, days.first, ends), claims)
         next_states = _within(days, states_of_days(again.values()))
-    return Fresh(
+    return FreshStamps(
         moved=frozenset(changed_days(_within(days, before.states), states)),
         newest=newest_of_days(cells),
         states=next_states,
@@ -82,7 +84,7 @@ def read_fresh(reading: "Reading", before: Memory, claims: Claims, rules: Rules,
 
 
 def _marks(
-    pieces: Iterable[Piece], before: Memory, ends: Mapping[Signal, datetime], now: datetime, rules: Rules
+    pieces: Iterable[Piece], before: PollCursor, ends: Mapping[Signal, datetime], now: datetime, rules: PollRules
 ) -> dict[Signal, datetime]:
     marks = {}
     for signal in Signal:

@@ -14,14 +14,20 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from metering_dagster.billing_changes.rules.cells import Claims, Signal, cells_of, newest_of_days, states_of_days
-from metering_dagster.billing_changes.rules.cursor import Gap, Memory, beginning
-from metering_dagster.billing_changes.rules.pending_day import Pending, Why
-from metering_dagster.billing_changes.rules.reconcile import Days, Reported, changed_days, differences, to_compare
-from metering_dagster.billing_changes.rules.watermark import PollTooSlowError, Rules
-from metering_dagster.billing_changes.services.fresh_stamps import Fresh, read_fresh
+from metering_dagster.billing_changes.rules.cursor import PollCursor, PollGap, beginning
+from metering_dagster.billing_changes.rules.pending_day import PendingDay, Why
+from metering_dagster.billing_changes.rules.reconcile import (
+    Days,
+    MaterializedReading,
+    changed_days,
+    differences,
+    to_compare,
+)
+from metering_dagster.billing_changes.rules.watermark import PollRules, PollTooSlowError
+from metering_dagster.billing_changes.services.fresh_stamps import FreshStamps, read_fresh
 
 if TYPE_CHECKING:
-    from metering_dagster.billing_changes.stores.queries import Reading
+    from metering_dagster.billing_changes.stores.queries import BillingSnapshot
 
 LONG_AWAY = timedelta(days=31)
 """After so long everything is looked at anew: reading all that was stamped since might take longer than a tick has."""
@@ -45,7 +51,7 @@ class Ask:
 class Looked:
     """What came of a look."""
 
-    memory: Memory
+    memory: PollCursor
     asked: list[Ask]
     complete_until: datetime | None
     """What was stamped before that, by a transaction no longer than the overlap, is materialized; None: unknown."""
@@ -73,26 +79,26 @@ class _Moves:
 class _Materialized:
     """What there is of each day, as far as this look knows."""
 
-    reported: Callable[[date], Reported | None]
+    reported: Callable[[date], MaterializedReading | None]
     at: datetime
     """The clock after the snapshot was taken: whatever begins to read from then on reads at least as much."""
-    rules: Rules
+    rules: PollRules
 
     def read_at(self, day: date) -> datetime | None:
         found = self.reported(day)
         return None if found is None else found.read_at
 
-    def has(self, day: date, one: Pending) -> bool:
+    def has(self, day: date, one: PendingDay) -> bool:
         """Whether nothing of the day is left to be read for now."""
         return one.is_read(self.read_at(day), self.at, self.rules)
 
 
 def look(
-    reading: "Reading",
-    memory: Memory | None,
-    rules: Rules,
+    reading: "BillingSnapshot",
+    memory: PollCursor | None,
+    rules: PollRules,
     *,
-    reported: Callable[[date], Reported | None],
+    reported: Callable[[date], MaterializedReading | None],
     under_way: Collection[date],
     partitions: Days,
 ) -> Looked:
@@ -133,7 +139,7 @@ def look(
     due = [day for day, one in pending.items() if day in partitions and day not in under_way
            and not done.has(day, one) and one.is_due(done.at, rules)]  # fmt: skip
     pending, asked = _asked(pending, due, gap, done)
-    after = Memory(
+    after = PollCursor(
         looked=now,
         claims=claims.digest,
         starts=fresh.starts,
@@ -151,7 +157,9 @@ def look(
     return Looked(after, asked, _complete_until(after, done), _waiting(pending, done), horizon.first, notes)
 
 
-def _got_nowhere(narrower: Memory, signal: Signal, notes: Sequence[str], horizon: Days, done: _Materialized) -> Looked:
+def _got_nowhere(
+    narrower: PollCursor, signal: Signal, notes: Sequence[str], horizon: Days, done: _Materialized
+) -> Looked:
     """A look whose poll took too long. It saw nothing, so all is as the last one left it; the next reads less."""
     said = (
         f"Reading the fresh rows of {signal} took longer than a statement may. Nothing was asked for. The next look "
@@ -163,22 +171,22 @@ def _got_nowhere(narrower: Memory, signal: Signal, notes: Sequence[str], horizon
     return Looked(narrower, [], complete_until, waiting, horizon.first, [*notes, said])
 
 
-def _waiting(pending: Mapping[date, Pending], done: _Materialized) -> list[date]:
+def _waiting(pending: Mapping[date, PendingDay], done: _Materialized) -> list[date]:
     return sorted(day for day, one in pending.items() if not done.has(day, one))
 
 
-def _horizon(now: datetime, rules: Rules, partitions: Days) -> Days:
+def _horizon(now: datetime, rules: PollRules, partitions: Days) -> Days:
     """The days that are looked at; those without a partition are none of them."""
     return Days(max((now - rules.horizon).date(), partitions.first), min(now.date(), partitions.last))
 
 
-def _days_of_last_look(before: Memory, horizon: Days, rules: Rules, partitions: Days) -> Days:
+def _days_of_last_look(before: PollCursor, horizon: Days, rules: PollRules, partitions: Days) -> Days:
     """What was ingested just before a day left the horizon, and after the last look, is still to be seen."""
     first = (before.seen - rules.overlap - rules.horizon).date()
     return Days(min(horizon.first, max(first, partitions.first)), horizon.last)
 
 
-def _before(memory: Memory | None, now: datetime, rules: Rules) -> tuple[Memory, list[str]]:
+def _before(memory: PollCursor | None, now: datetime, rules: PollRules) -> tuple[PollCursor, list[str]]:
     """What is remembered as this look begins, and what there is to be said about it."""
     if memory is None:
         return beginning(now, rules), []
@@ -189,20 +197,20 @@ def _before(memory: Memory | None, now: datetime, rules: Rules) -> tuple[Memory,
         return memory, []
     since = memory.looked if memory.gap is None else min(memory.gap.since, memory.looked)
     first, last = (since - rules.horizon).date(), (now - rules.horizon).date() - timedelta(days=1)
-    gap = Gap(since, now, (first, last) if first <= last else None)
+    gap = PollGap(since, now, (first, last) if first <= last else None)
     pending = {day: replace(one, tells_gap=False) for day, one in memory.pending.items()}
     if now - memory.looked > LONG_AWAY:
         return replace(beginning(now, rules), pending=pending, gap=gap), [gap.words, "Everything is looked at anew."]
     return replace(memory, pending=pending, gap=gap), [gap.words]
 
 
-def _is_time_to_sum(before: Memory, now: datetime, rules: Rules) -> bool:
+def _is_time_to_sum(before: PollCursor, now: datetime, rules: PollRules) -> bool:
     return before.summed is None or now >= before.summed + rules.sums_every
 
 
 def _still_pending(
-    pending: Mapping[date, Pending], done: _Materialized, horizon: Days
-) -> tuple[dict[date, Pending], bool]:
+    pending: Mapping[date, PendingDay], done: _Materialized, horizon: Days
+) -> tuple[dict[date, PendingDay], bool]:
     """What is still pending, and whether a run that tells of the gap is through."""
     still, told = {}, False
     for day, one in pending.items():
@@ -216,7 +224,7 @@ def _still_pending(
 
 
 def _differing(
-    reading: "Reading", claims: Claims, compared: Collection[date], done: _Materialized
+    reading: "BillingSnapshot", claims: Claims, compared: Collection[date], done: _Materialized
 ) -> tuple[dict[date, Why], dict[date, datetime]]:
     """Those of the compared days of which something else was reported, and their latest stamps."""
     if not compared:
@@ -227,19 +235,19 @@ def _differing(
 
 
 def _with_moves(
-    pending: Mapping[date, Pending], moves: _Moves, last_look: datetime | None, done: _Materialized
-) -> dict[date, Pending]:
+    pending: Mapping[date, PendingDay], moves: _Moves, last_look: datetime | None, done: _Materialized
+) -> dict[date, PendingDay]:
     after = dict(pending)
     for day, why in moves.why.items():
         first = None if why in _UNKNOWN else last_look
-        one = Pending(first, since=done.at, moved=done.at, newest=moves.newest.get(day), why=why)
+        one = PendingDay(first, since=done.at, moved=done.at, newest=moves.newest.get(day), why=why)
         after[day] = after[day].moved_again(one, done.read_at(day), done.rules) if day in after else one
     return after
 
 
 def _asked(
-    pending: Mapping[date, Pending], due: Collection[date], gap: Gap | None, done: _Materialized
-) -> tuple[dict[date, Pending], list[Ask]]:
+    pending: Mapping[date, PendingDay], due: Collection[date], gap: PollGap | None, done: _Materialized
+) -> tuple[dict[date, PendingDay], list[Ask]]:
     """What is asked for now: of the days that are due those that have moved first."""
     after, asked = dict(pending), []
     for day in sorted(due, key=lambda day: (pending[day].since, day))[: done.rules.most_asked]:
@@ -250,7 +258,11 @@ def _asked(
 
 
 def _compared(
-    before: Memory, pending: Mapping[date, Pending], compared: Collection[date], done: _Materialized, horizon: Days
+    before: PollCursor,
+    pending: Mapping[date, PendingDay],
+    compared: Collection[date],
+    done: _Materialized,
+    horizon: Days,
 ) -> dict[date, datetime]:
     """When each day was last compared; a materialization is as good: it says what its reading found."""
     times = {**before.compared, **dict.fromkeys(compared, done.at)}
@@ -261,13 +273,13 @@ def _compared(
     return {day: time.replace(microsecond=0) for day, time in times.items() if day in horizon}
 
 
-def _complete_until(memory: Memory, done: _Materialized) -> datetime | None:
+def _complete_until(memory: PollCursor, done: _Materialized) -> datetime | None:
     bounds = [one.complete_until(done.read_at(day), done.at, done.rules) for day, one in memory.pending.items()]
     known = [bound for bound in bounds if bound is not None]
     return min([memory.seen, *known]) - done.rules.overlap if len(known) == len(bounds) else None
 
 
-def _notes(claims: Claims, fresh: Fresh, more: int) -> list[str]:
+def _notes(claims: Claims, fresh: FreshStamps, more: int) -> list[str]:
     notes = []
     if not claims.subscriptions:
         notes.append("No subscription is enabled: there is nothing to report.")

@@ -42,7 +42,7 @@ class Stored:
     generation: str
 
 
-class Place(Protocol):
+class FileStore(Protocol):
     """Where files lie. Errors come out as `UnreachableError`, or `CallerError` where trying again does not help."""
 
     def read(self, name: str) -> Stored | None:

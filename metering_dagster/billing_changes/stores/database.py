@@ -20,7 +20,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchTableError, SQLAlche
 
 from metering_dagster.billing_changes.rules.watermark import PollTooSlowError
 from metering_dagster.billing_changes.stores import dialects, schema_check
-from metering_dagster.billing_changes.stores.queries import OddValueError, Reading
+from metering_dagster.billing_changes.stores.queries import BillingSnapshot, OddValueError
 from metering_dagster.core.errors import DatabaseAwayError, DatabaseError, MeteringError, SettingsError
 from metering_dagster.core.masking import mask_text
 
@@ -71,7 +71,7 @@ class Database:
         return f"the database {self._url.database} at {self._url.host or 'localhost'}{port}"
 
     @contextmanager
-    def reading(self) -> Iterator[Reading]:
+    def reading(self) -> Iterator[BillingSnapshot]:
         """A fresh read-only transaction: all that is asked in it is answered from one snapshot.
 
         `DatabaseError` where the database refuses, or a table or column is not as needed; `DatabaseAwayError` where it
@@ -80,12 +80,12 @@ class Database:
         with self._explained(), self._connected() as connection:
             now = _begin(connection, self._read_timeout)
             try:
-                yield Reading(connection, now)
+                yield BillingSnapshot(connection, now)
             finally:
                 with suppress(SQLAlchemyError):  # it may be gone; it is read-only in any case
                     connection.rollback()
 
-    def missing(self) -> schema_check.Missing:
+    def missing(self) -> schema_check.MissingSchema:
         """Which tables, columns and advised indexes are not there. Errors as for `reading`."""
         with self._explained(), self._connected() as connection:
             return schema_check.missing(connection)

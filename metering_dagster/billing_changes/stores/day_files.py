@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from metering_dagster.billing_changes.rules.day_diff import DayReport
-from metering_dagster.billing_changes.stores.conditional_files import Bucket, Folder, Place
+from metering_dagster.billing_changes.stores.conditional_files import Bucket, FileStore, Folder
 from metering_dagster.billing_changes.stores.day_parquet import parquet_of, report_of, table_of
 from metering_dagster.core.arrow import is_arrows
 from metering_dagster.core.errors import DamagedFileError, SettingsError
@@ -30,7 +30,7 @@ _MISUNDERSTOOD = (ValueError, KeyError, TypeError, AttributeError, ArithmeticErr
 
 
 @dataclass(frozen=True)
-class Found:
+class StoredDay:
     """What was reported of a day, and which generation of its file said so."""
 
     report: DayReport
@@ -47,7 +47,7 @@ class Replacement:
 
 
 @dataclass(frozen=True)
-class Document:
+class StoredDocument:
     """A JSON document and its generation."""
 
     content: Mapping[str, Any]
@@ -65,7 +65,7 @@ class DayFiles:
         """Where the day's file lies."""
         return f"{self.uri}/{_name(day)}"
 
-    def read(self, day: date) -> Found | None:
+    def read(self, day: date) -> StoredDay | None:
         """What was reported of this day; None if nothing was. Raises `DamagedFileError` for a file that is not ours."""
         stored = self._place.read(_name(day))
         if stored is None:
@@ -74,7 +74,7 @@ class DayFiles:
             report = report_of(table_of(stored.content))
             if report.day != day:
                 raise ValueError(f"it is the file of {report.day}")
-            return Found(report, stored.generation)
+            return StoredDay(report, stored.generation)
 
     def table(self, day: date) -> "pa.Table | None":
         """The day's file as it is, with the columns of `columns.BILLING_CHANGES`; None if there is none."""
@@ -99,7 +99,7 @@ class DayFiles:
         days = {_day_of(name): generation for name, generation in found.items()}
         return {day: days[day] for day in sorted(day for day in days if day is not None)}
 
-    def document(self, name: str) -> Document | None:
+    def document(self, name: str) -> StoredDocument | None:
         """The JSON document of this name, such as `_consumers/warehouse`; None if there is none.
 
         Raises `DamagedFileError` for one that is no JSON object.
@@ -111,7 +111,7 @@ class DayFiles:
             content = json.loads(stored.content)
             if not isinstance(content, dict):
                 raise ValueError("it is no JSON object")
-            return Document(content, stored.generation)
+            return StoredDocument(content, stored.generation)
 
     def replace_document(self, name: str, content: Mapping[str, Any], generation: str | None) -> str:
         """Put this content in the place of the generation that was read (None: there was none); the new generation.
@@ -122,7 +122,7 @@ class DayFiles:
         return self._place.replace(f"{name}.json", f"{text}\n".encode(), generation)
 
     @cached_property
-    def _place(self) -> Place:
+    def _place(self) -> FileStore:
         if self.uri.startswith("s3://"):
             from metering_dagster.core.aws.clients import Clients
 

@@ -10,7 +10,7 @@ from decimal import ROUND_HALF_EVEN, Decimal
 from typing import TYPE_CHECKING, Any
 
 from metering_dagster.billing_changes.rules.cells import Amounts, Cell, Side, Signal, Subscription, instant_of
-from metering_dagster.billing_changes.rules.day_diff import DayReport, Row
+from metering_dagster.billing_changes.rules.day_diff import CellChange, DayReport
 from metering_dagster.core.arrow import column_of_texts
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def parquet_of(report: DayReport) -> bytes:
     return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
 
 
-def _record(row: Row) -> dict[str, object]:
+def _record(row: CellChange) -> dict[str, object]:
     one = row.cell.subscription
     record: dict[str, object] = {
         "date": row.cell.day, "subscription_id": one.id, "external_id": one.external_id, "name": one.name,
@@ -136,7 +136,7 @@ def report_of(table: "pa.Table") -> DayReport:
     )
 
 
-def _row(record: Mapping[str, Any]) -> Row:
+def _row(record: Mapping[str, Any]) -> CellChange:
     one = Subscription(
         record["subscription_id"], record["integration_id"], record["external_id"], record["name"],
         record["provider"], record["is_resource_group"],
@@ -144,7 +144,7 @@ def _row(record: Mapping[str, Any]) -> Row:
     reported_at = _instant(record["reported_at"])
     if reported_at is None:
         raise ValueError("reported_at is missing")
-    return Row(
+    return CellChange(
         Cell(one, record["date"], daily=_side(record, "daily"), facts=_side(record, "facts")),
         last_ingested_at=_instant(record["last_ingested_at"]),
         amounts_before=_amounts(record["amounts_before"]),

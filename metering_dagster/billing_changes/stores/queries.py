@@ -39,7 +39,7 @@ from metering_dagster.billing_changes.rules.cells import (
     Side,
     Signal,
     Subscription,
-    Tenant,
+    TenantScope,
     digest,
     key_of,
 )
@@ -77,7 +77,7 @@ class OddStamp:
     """Rows of one owner on one day whose stamps tell nothing, or not yet."""
 
     signal: Signal
-    owner: Tenant | Group
+    owner: TenantScope | Group
     rows: int
     newest: datetime | None
     """The latest one; None: they have no stamp at all."""
@@ -98,7 +98,7 @@ class OddValueError(Exception):
     """A column holds what is none of its type: SQLite takes anything."""
 
 
-class Reading:
+class BillingSnapshot:
     """One snapshot of the billing tables."""
 
     def __init__(self, connection: Connection, now: datetime) -> None:
@@ -237,9 +237,9 @@ class Reading:
         query = select(*GROUP).where(FACTS.c.date == day).group_by(*GROUP)
         return [Group(*pair) for pair in sorted(self._pairs(query))]
 
-    def tenants_of(self, day: date) -> list[Tenant]:
+    def tenants_of(self, day: date) -> list[TenantScope]:
         """Every tenant that either table holds rows of on a day, in one of its spellings."""
-        return [Tenant(scope) for scope in sorted(self._scopes(day))]
+        return [TenantScope(scope) for scope in sorted(self._scopes(day))]
 
     def precision(self, signal: Signal) -> int:
         """How many decimals of a second this signal's stamps keep: they may be less than the ingest's by the rest."""
@@ -281,7 +281,7 @@ class Reading:
         return walked <= SHORT_HISTORY * (self.now.date() - first_day).days * len(firsts)
 
     @cached_property
-    def _missing(self) -> schema_check.Missing:
+    def _missing(self) -> schema_check.MissingSchema:
         return schema_check.missing(self._connection)
 
     def _scopes(self, day: date) -> set[str]:
@@ -425,11 +425,11 @@ def _pieces(signal: Signal, found: RowMapping) -> list[Piece]:
     return [Piece(signal, found["day"], owner, side) for owner in _owners(found)]
 
 
-def _owners(found: RowMapping) -> list[Tenant | Group]:
+def _owners(found: RowMapping) -> list[TenantScope | Group]:
     """Whose the rows are, by what was asked for: their tenant, their resource group if they have one, or both."""
-    owners: list[Tenant | Group] = []
+    owners: list[TenantScope | Group] = []
     if "spelt_scope_id" in found:
-        owners.append(Tenant(str(found["spelt_scope_id"])))
+        owners.append(TenantScope(str(found["spelt_scope_id"])))
     if found.get("spelt_resource_group") is not None:
         owners.append(Group(str(found["spelt_integration_id"]), str(found["spelt_resource_group"])))
     return owners

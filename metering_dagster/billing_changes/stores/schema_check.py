@@ -33,7 +33,7 @@ _PRECISION = text(
 
 
 @dataclass(frozen=True)
-class Missing:
+class MissingSchema:
     """What is not there."""
 
     tables: Sequence[Table] = ()
@@ -67,7 +67,7 @@ def index_words(index: Index) -> str:
     return f"{table} ({', '.join(_columns(index))})"
 
 
-def missing(connection: Connection) -> Missing:
+def missing(connection: Connection) -> MissingSchema:
     """What the database lacks. An index that begins with the advised columns is as good; a view has none."""
     inspector = inspect(connection)
     views = set(inspector.get_view_names())
@@ -83,7 +83,7 @@ def missing(connection: Connection) -> Missing:
                     if column.name not in found and (table.name, column.name) not in _UNREAD]  # fmt: skip
         if table.name not in views:
             keys[table.name] = _keys(inspector, table.name)
-    return Missing(
+    return MissingSchema(
         tables=[table for table in TABLES if table.name not in there],
         columns=columns,
         indexes=[index for index in ADVISED if _is_missing(index, keys)],

@@ -16,7 +16,7 @@ from enum import StrEnum
 from os import PathLike
 from typing import Any
 
-from metering_dagster.devstack.sandbox.rules import Identity, Usage
+from metering_dagster.devstack.sandbox.rules import AcceptedRecord, Identity
 from metering_dagster.devstack.sandbox.world import World
 
 BUSY_SECONDS = 30.0
@@ -46,7 +46,7 @@ create table if not exists world (only_one integer primary key check (only_one =
 """
 
 
-class Status(StrEnum):
+class BillStatus(StrEnum):
     """How the service answers for one record."""
 
     SUCCESS = "Success"
@@ -55,10 +55,10 @@ class Status(StrEnum):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RecordOutcome:
     """The answer for one record; only what is billed has an id."""
 
-    status: Status
+    status: BillStatus
     metering_record_id: str | None = None
 
 
@@ -111,7 +111,7 @@ class Bill:
         with self._lock:
             self._connection.close()
 
-    def settle(self, usages: Sequence[Usage]) -> list[Outcome]:
+    def settle(self, usages: Sequence[AcceptedRecord]) -> list[RecordOutcome]:
         """Bill what is new, in order. A record that was billed before stays as it is, whoever may be billed now."""
         with self._transaction() as connection:
             return [_settle_one(connection, usage) for usage in usages]
@@ -175,22 +175,22 @@ class Bill:
             self._connection.execute("commit")
 
 
-def _settle_one(connection: sqlite3.Connection, usage: Usage) -> Outcome:
+def _settle_one(connection: sqlite3.Connection, usage: AcceptedRecord) -> RecordOutcome:
     key = astuple(usage.identity)
     condition = " and ".join(f"{name} = ?" for name in IDENTITY)
     first = connection.execute(f"select quantity, metering_record_id from billed where {condition}", key).fetchone()
     if first is not None:
         same = Decimal(first[0]) == usage.quantity
-        return Outcome(Status.SUCCESS, first[1]) if same else Outcome(Status.DUPLICATE_RECORD)
+        return RecordOutcome(BillStatus.SUCCESS, first[1]) if same else RecordOutcome(BillStatus.DUPLICATE_RECORD)
     if not usage.subscribed:
-        return Outcome(Status.CUSTOMER_NOT_SUBSCRIBED)
+        return RecordOutcome(BillStatus.CUSTOMER_NOT_SUBSCRIBED)
     record_id = str(uuid.uuid4())
     allocations = usage.record.get("UsageAllocations")
     values = (*key, _plain(usage.quantity), None if allocations is None else json.dumps(allocations), record_id)
     columns = (*IDENTITY, "quantity", "allocations", "metering_record_id")
     marks = ", ".join("?" * len(columns))
     connection.execute(f"insert into billed ({', '.join(columns)}) values ({marks})", values)
-    return Outcome(Status.SUCCESS, record_id)
+    return RecordOutcome(BillStatus.SUCCESS, record_id)
 
 
 def _plain(quantity: Decimal) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from metering_dagster.devstack.sandbox.desk import Answer, Desk
+from metering_dagster.devstack.sandbox.desk import Desk, DeskResponse
 from metering_dagster.devstack.sandbox.errors import ControlError
 from metering_dagster.devstack.sandbox.faults import read_fault
 from metering_dagster.devstack.sandbox.world import read_instant
@@ -16,7 +16,7 @@ from metering_dagster.devstack.sandbox.world import read_instant
 PREFIX = "/_sandbox"
 
 
-def control(desk: Desk, method: str, path: str, body: bytes) -> Answer:
+def control(desk: Desk, method: str, path: str, body: bytes) -> DeskResponse:
     """The answer to one request of whoever steers the sandbox."""
     known = ROUTES.get((method, path.removeprefix(PREFIX)))
     if known is None:
@@ -93,5 +93,5 @@ def _document(body: bytes) -> Mapping[str, Any]:
     return document
 
 
-def _answer(status: int, document: Any) -> Answer:
-    return Answer(status, json.dumps(document).encode(), "application/json")
+def _answer(status: int, document: Any) -> DeskResponse:
+    return DeskResponse(status, json.dumps(document).encode(), "application/json")

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from metering_dagster.devstack.sandbox.bill import Bill, Call, Outcome
+from metering_dagster.devstack.sandbox.bill import Bill, Call, RecordOutcome
 from metering_dagster.devstack.sandbox.content import Content, content_of
 from metering_dagster.devstack.sandbox.errors import Code, RefusedError, http_status
-from metering_dagster.devstack.sandbox.faults import Disturbance, FaultPlan, Kind, status_of
+from metering_dagster.devstack.sandbox.faults import Disturbance, FaultKind, FaultPlan, status_of
 from metering_dagster.devstack.sandbox.limiter import Limiter
 from metering_dagster.devstack.sandbox.odd import WAYS
-from metering_dagster.devstack.sandbox.rules import Usage, examine
+from metering_dagster.devstack.sandbox.rules import AcceptedRecord, examine
 from metering_dagster.devstack.sandbox.world import World
 
 TARGET = "AWSMPMeteringService.BatchMeterUsage"
@@ -37,7 +37,7 @@ class Arrival:
 
 
 @dataclass(frozen=True)
-class Answer:
+class DeskResponse:
     """What goes out."""
 
     status: int
@@ -69,7 +69,7 @@ class Desk:
         self._limiter = Limiter(monotonic)
         self._started_at = now
 
-    def take(self, arrival: Arrival) -> Answer | None:
+    def take(self, arrival: Arrival) -> DeskResponse | None:
         """The answer, or None where the caller gets none."""
         request = _parsed(arrival.body)
         content = Content() if isinstance(request, RefusedError) else content_of(request)
@@ -107,22 +107,22 @@ class Desk:
             return stamp, RefusedError(Code.VALIDATION, f"The request must stay under {BODY_LIMIT} bytes.")
         return stamp, None
 
-    def _serve(self, region: str, request: Any, content: Content) -> tuple[str, Answer | None]:
+    def _serve(self, region: str, request: Any, content: Content) -> tuple[str, DeskResponse | None]:
         disturbance = self.faults.next_call(content)
-        if self.closing.wait(disturbance.seconds()) or disturbance.first(Kind.DROP):
-            return Kind.DROP, None
-        if disturbance.first(Kind.HTTP_503):
-            return Kind.HTTP_503, Answer(503, b"Service Unavailable", "text/plain")
-        if error := disturbance.first(Kind.ERROR):
+        if self.closing.wait(disturbance.seconds()) or disturbance.first(FaultKind.DROP):
+            return FaultKind.DROP, None
+        if disturbance.first(FaultKind.HTTP_503):
+            return FaultKind.HTTP_503, DeskResponse(503, b"Service Unavailable", "text/plain")
+        if error := disturbance.first(FaultKind.ERROR):
             code = str(error.code)
             return code, _error(status_of(error), code, "An error on request.")
         try:
             outcome, answer = self._bill(region, request, disturbance)
         except RefusedError as refusal:
             outcome, answer = self._refused(refusal)
-        return (Kind.LOST_ANSWER, None) if disturbance.first(Kind.LOST_ANSWER) else (outcome, answer)
+        return (FaultKind.LOST_ANSWER, None) if disturbance.first(FaultKind.LOST_ANSWER) else (outcome, answer)
 
-    def _bill(self, region: str, request: Any, disturbance: Disturbance) -> tuple[str, Answer]:
+    def _bill(self, region: str, request: Any, disturbance: Disturbance) -> tuple[str, DeskResponse]:
         if isinstance(request, RefusedError):
             raise request
         usages = examine(request, region, self.clock.now(), self.world)
@@ -131,10 +131,10 @@ class Desk:
         unprocessed = [usage.record for place, usage in enumerate(usages) if place in left_out]
         outcomes = self.bill.settle(taken)
         body = _json({"Results": _results(taken, outcomes), "UnprocessedRecords": unprocessed})
-        odd = disturbance.first(Kind.ODD_ANSWER)
-        return OK, Answer(200, WAYS[str(odd.way)](body) if odd else body)
+        odd = disturbance.first(FaultKind.ODD_ANSWER)
+        return OK, DeskResponse(200, WAYS[str(odd.way)](body) if odd else body)
 
-    def _refused(self, refusal: RefusedError) -> tuple[str, Answer]:
+    def _refused(self, refusal: RefusedError) -> tuple[str, DeskResponse]:
         return refusal.code, _error(http_status(refusal.code), refusal.code, refusal.message)
 
 
@@ -167,17 +167,17 @@ def _arrived(arrival: Arrival, content: Content, stamp: float) -> Call:
     )
 
 
-def _results(usages: Sequence[Usage], outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
+def _results(usages: Sequence[AcceptedRecord], outcomes: Sequence[RecordOutcome]) -> list[dict[str, Any]]:
     return [_result(usage, outcome) for usage, outcome in zip(usages, outcomes, strict=True)]
 
 
-def _result(usage: Usage, outcome: Outcome) -> dict[str, Any]:
+def _result(usage: AcceptedRecord, outcome: RecordOutcome) -> dict[str, Any]:
     result = {"UsageRecord": usage.record, "Status": outcome.status}
     return result if outcome.metering_record_id is None else {**result, "MeteringRecordId": outcome.metering_record_id}
 
 
-def _error(status: int, code: str, message: str) -> Answer:
-    return Answer(status, _json({"__type": code, "message": message}))
+def _error(status: int, code: str, message: str) -> DeskResponse:
+    return DeskResponse(status, _json({"__type": code, "message": message}))
 
 
 def _json(document: Any) -> bytes:

@@ -18,7 +18,7 @@ from metering_dagster.devstack.sandbox.world import read_texts
 LONGEST_LATENCY = 3600.0
 
 
-class Kind(StrEnum):
+class FaultKind(StrEnum):
     """What can go wrong."""
 
     LATENCY = "latency"
@@ -34,7 +34,7 @@ class Kind(StrEnum):
 class Fault:
     """One fault. `calls` counts, from 1, the calls whose content it looks for: numbers, "from N", or "all"."""
 
-    kind: Kind
+    kind: FaultKind
     calls: tuple[int, ...] | str = "all"
     dimension: str | None = None
     product_code: str | None = None
@@ -84,17 +84,17 @@ class Disturbance:
 
     faults: tuple[Fault, ...] = ()
 
-    def first(self, kind: Kind) -> Fault | None:
+    def first(self, kind: FaultKind) -> Fault | None:
         """The first fault of a kind, if any."""
         return next((fault for fault in self.faults if fault.kind is kind), None)
 
     def seconds(self) -> float:
         """How long the call waits."""
-        return sum(fault.seconds or 0.0 for fault in self.faults if fault.kind is Kind.LATENCY)
+        return sum(fault.seconds or 0.0 for fault in self.faults if fault.kind is FaultKind.LATENCY)
 
     def leaves_out(self, records: Sequence[Mapping[str, Any]]) -> frozenset[int]:
         """The places of all records that come back unprocessed."""
-        leaving = (fault.leaves_out(records) for fault in self.faults if fault.kind is Kind.UNPROCESSED)
+        leaving = (fault.leaves_out(records) for fault in self.faults if fault.kind is FaultKind.UNPROCESSED)
         return frozenset().union(*leaving)
 
 
@@ -138,7 +138,7 @@ Calls = int | Iterable[int] | str
 
 def error(code: str, *, status: int | None = None, calls: Calls = "all", **content: Unpack[Carrying]) -> Fault:
     """The call fails with this code."""
-    return Fault(Kind.ERROR, _numbers(calls), code=code, status=status, **content)
+    return Fault(FaultKind.ERROR, _numbers(calls), code=code, status=status, **content)
 
 
 def unprocessed(
@@ -150,32 +150,32 @@ def unprocessed(
 ) -> Fault:
     """The first so many records, or those of some dimensions, or all of them, come back unprocessed."""
     named = None if dimensions is None else tuple(dimensions)
-    return Fault(Kind.UNPROCESSED, _numbers(calls), count=count, dimensions=named, **content)
+    return Fault(FaultKind.UNPROCESSED, _numbers(calls), count=count, dimensions=named, **content)
 
 
 def lost_answer(*, calls: Calls = "all", **content: Unpack[Carrying]) -> Fault:
     """The call is billed, and the connection ends without an answer."""
-    return Fault(Kind.LOST_ANSWER, _numbers(calls), **content)
+    return Fault(FaultKind.LOST_ANSWER, _numbers(calls), **content)
 
 
 def odd_answer(way: str, *, calls: Calls = "all", **content: Unpack[Carrying]) -> Fault:
     """The call is billed, and answered in a way that no model foresees."""
-    return Fault(Kind.ODD_ANSWER, _numbers(calls), way=way, **content)
+    return Fault(FaultKind.ODD_ANSWER, _numbers(calls), way=way, **content)
 
 
 def drop(*, calls: Calls = "all", **content: Unpack[Carrying]) -> Fault:
     """The connection ends, and nothing is billed."""
-    return Fault(Kind.DROP, _numbers(calls), **content)
+    return Fault(FaultKind.DROP, _numbers(calls), **content)
 
 
 def latency(seconds: float, *, calls: Calls = "all", **content: Unpack[Carrying]) -> Fault:
     """The call waits before anything is done with it."""
-    return Fault(Kind.LATENCY, _numbers(calls), seconds=seconds, **content)
+    return Fault(FaultKind.LATENCY, _numbers(calls), seconds=seconds, **content)
 
 
 def http_503(*, calls: Calls = "all", **content: Unpack[Carrying]) -> Fault:
     """A balancer in front of the service answers in its place, in plain text."""
-    return Fault(Kind.HTTP_503, _numbers(calls), **content)
+    return Fault(FaultKind.HTTP_503, _numbers(calls), **content)
 
 
 def _numbers(calls: Calls) -> tuple[int, ...] | str:
@@ -185,10 +185,10 @@ def _numbers(calls: Calls) -> tuple[int, ...] | str:
 
 
 OWN_SETTINGS = {
-    Kind.ERROR: {"code", "status"},
-    Kind.UNPROCESSED: {"count", "dimensions"},
-    Kind.LATENCY: {"seconds"},
-    Kind.ODD_ANSWER: {"way"},
+    FaultKind.ERROR: {"code", "status"},
+    FaultKind.UNPROCESSED: {"count", "dimensions"},
+    FaultKind.LATENCY: {"seconds"},
+    FaultKind.ODD_ANSWER: {"way"},
 }
 COMMON_SETTINGS = {"kind", "calls", "dimension", "product_code", "license_arn"}
 
@@ -198,18 +198,18 @@ def read_fault(document: Any) -> Fault:
     if not isinstance(document, dict):
         raise ControlError("a fault must be an object")
     try:
-        kind = Kind(document.get("kind", ""))
+        kind = FaultKind(document.get("kind", ""))
     except ValueError:
-        raise ControlError(f"kind must be one of {', '.join(Kind)}") from None
+        raise ControlError(f"kind must be one of {', '.join(FaultKind)}") from None
     unknown = sorted(set(document) - COMMON_SETTINGS - OWN_SETTINGS.get(kind, set()))
     if unknown:
         raise ControlError(f"a fault of kind {kind} has no {', '.join(unknown)}")
     fault = Fault(kind, **{name: READERS[name](name, value) for name, value in document.items() if name != "kind"})
-    if kind is Kind.ERROR and fault.code is None:
+    if kind is FaultKind.ERROR and fault.code is None:
         raise ControlError("an error needs its code")
-    if kind is Kind.ODD_ANSWER and fault.way is None:
+    if kind is FaultKind.ODD_ANSWER and fault.way is None:
         raise ControlError("an odd answer needs its way")
-    if kind is Kind.LATENCY and fault.seconds is None:
+    if kind is FaultKind.LATENCY and fault.seconds is None:
         raise ControlError("latency needs its seconds")
     return fault
 

@@ -21,7 +21,7 @@ LONGEST_TAG_VALUE = 256
 TAG_TEXT = re.compile(r"[a-zA-Z0-9+ -=._:\/@]+")
 
 
-class Kind(StrEnum):
+class QuantityForm(StrEnum):
     """The two ways to say how much: never both in one record, and the same in its allocations."""
 
     INTEGER = "Quantity"
@@ -31,18 +31,18 @@ class Kind(StrEnum):
 TagSet = frozenset[tuple[str, str]]
 
 
-def quantity_of(record: Mapping[str, Any]) -> tuple[Kind, Decimal]:
+def quantity_of(record: Mapping[str, Any]) -> tuple[QuantityForm, Decimal]:
     """How much the record says, and in which of the two ways."""
-    given = [kind for kind in Kind if record.get(kind) is not None]
+    given = [kind for kind in QuantityForm if record.get(kind) is not None]
     if len(given) != 1:
         raise RefusedError(Code.VALIDATION, "A usage record must give exactly one of Quantity and QuantityAsDecimal.")
     kind = given[0]
     return kind, amount(kind, record[kind])
 
 
-def amount(kind: Kind, value: Any) -> Decimal:
+def amount(kind: QuantityForm, value: Any) -> Decimal:
     """The value as a number, if it has the form that its kind asks for."""
-    if kind is Kind.INTEGER:
+    if kind is QuantityForm.INTEGER:
         if type(value) is not int or not 0 <= value <= LARGEST_INTEGER:
             raise RefusedError(Code.VALIDATION, f"A quantity must be a whole number from 0 to {LARGEST_INTEGER}.")
         return Decimal(value)
@@ -53,7 +53,7 @@ def amount(kind: Kind, value: Any) -> Decimal:
     return Decimal(value)
 
 
-def check_allocations(allocations: Any, kind: Kind, quantity: Decimal) -> None:
+def check_allocations(allocations: Any, kind: QuantityForm, quantity: Decimal) -> None:
     """1 to 2,500 allocations of the record's kind that add up to its quantity, no tag set twice."""
     if allocations is None:
         return
@@ -64,7 +64,7 @@ def check_allocations(allocations: Any, kind: Kind, quantity: Decimal) -> None:
     seen: set[TagSet] = set()
     total = Decimal(0)
     for each in allocations:
-        allocation = structure(each, "An allocation", {"Tags", *map(_allocated, Kind)})
+        allocation = structure(each, "An allocation", {"Tags", *map(_allocated, QuantityForm)})
         tags = tag_set(allocation.get("Tags"))
         if tags in seen:
             raise _misallocated("Two allocations have the same tags, or more than one has none.")
@@ -99,12 +99,12 @@ def _tag_text(value: Any, longest: int) -> str:
     return value
 
 
-def _allocated(kind: Kind) -> str:
+def _allocated(kind: QuantityForm) -> str:
     return f"AllocatedUsage{kind}"
 
 
-def _allocated_amount(allocation: Mapping[str, Any], kind: Kind) -> Decimal:
-    given = [each for each in Kind if allocation.get(_allocated(each)) is not None]
+def _allocated_amount(allocation: Mapping[str, Any], kind: QuantityForm) -> Decimal:
+    given = [each for each in QuantityForm if allocation.get(_allocated(each)) is not None]
     if given != [kind]:
         raise _misallocated("Each allocation must give one quantity, of the same kind as the record's.")
     return amount(kind, allocation[_allocated(kind)])

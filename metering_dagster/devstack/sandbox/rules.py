@@ -51,7 +51,7 @@ class Identity:
 
 
 @dataclass(frozen=True)
-class Usage:
+class AcceptedRecord:
     """One acceptable record: what it would bill, and whether its customer may be billed."""
 
     identity: Identity
@@ -61,7 +61,7 @@ class Usage:
     """As it was sent."""
 
 
-def examine(request: Any, region: str, now: datetime, world: World) -> tuple[Usage, ...]:
+def examine(request: Any, region: str, now: datetime, world: World) -> tuple[AcceptedRecord, ...]:
     """Every record of an acceptable call, in its order; RefusedError where one thing in it fails the whole call."""
     if region in world.disabled_regions:
         raise RefusedError(Code.DISABLED_API, "The API is not offered in this Region.")
@@ -107,7 +107,7 @@ def _check_one_kind_of_call(records: Sequence[Mapping[str, Any]], product_code: 
         raise RefusedError(Code.PRODUCT_CODE, "The ProductCode is malformed.")
 
 
-def _usage(record: Mapping[str, Any], region: str, product_code: str, now: datetime, world: World) -> Usage:
+def _usage(record: Mapping[str, Any], region: str, product_code: str, now: datetime, world: World) -> AcceptedRecord:
     kind, quantity = quantity_of(record)
     dimension = _dimension(record, world)
     account, identifier = _customer(record, world)
@@ -116,7 +116,7 @@ def _usage(record: Mapping[str, Any], region: str, product_code: str, now: datet
     _check_start(record, {account, identifier, license_arn}, world)
     check_allocations(record.get("UsageAllocations"), kind, quantity)
     identity = Identity(region, product_code, license_arn, account, identifier, dimension, bucket(hour))
-    return Usage(identity, quantity, _subscribed(identity, now, world), record)
+    return AcceptedRecord(identity, quantity, _subscribed(identity, now, world), record)
 
 
 def _dimension(record: Mapping[str, Any], world: World) -> str:
@@ -192,7 +192,7 @@ def _subscribed(identity: Identity, now: datetime, world: World) -> bool:
     return open_still and not names & world.unsubscribed
 
 
-def _check_products(usages: Sequence[Usage], product_code: str, world: World) -> None:
+def _check_products(usages: Sequence[AcceptedRecord], product_code: str, world: World) -> None:
     """One call, one product, and one that the service knows and serves."""
     licenses = world.licenses or {}
     products = {product for usage in usages if (product := licenses.get(usage.identity.license_arn))}

@@ -14,7 +14,7 @@ from socketserver import TCPServer, ThreadingMixIn
 from typing import Any
 
 from metering_dagster.devstack.sandbox.control import PREFIX, control
-from metering_dagster.devstack.sandbox.desk import BODY_LIMIT, Answer, Arrival, Desk
+from metering_dagster.devstack.sandbox.desk import BODY_LIMIT, Arrival, Desk, DeskResponse
 
 HOST = "127.0.0.1"
 DEFAULT_REGION = "us-east-1"
@@ -87,7 +87,7 @@ class Handler(BaseHTTPRequestHandler):
     def _answer(self) -> None:
         if "Transfer-Encoding" in self.headers:
             self.close_connection = True
-            self._send(Answer(411, b"Length Required", "text/plain"))
+            self._send(DeskResponse(411, b"Length Required", "text/plain"))
             return
         size = self._size()
         body = self._body(size)
@@ -98,7 +98,7 @@ class Handler(BaseHTTPRequestHandler):
         elif self.command == "POST" and self.path == "/":
             self._send(self.server.desk.take(self._arrival(body, size)))
         else:
-            self._send(Answer(404, b"Not Found", "text/plain"))
+            self._send(DeskResponse(404, b"Not Found", "text/plain"))
 
     def _arrival(self, body: bytes, size: int) -> Arrival:
         authorization = self.headers.get("Authorization")
@@ -122,7 +122,7 @@ class Handler(BaseHTTPRequestHandler):
                 kept += chunk
         return bytes(kept)
 
-    def _send(self, answer: Answer | None) -> None:
+    def _send(self, answer: DeskResponse | None) -> None:
         """The whole answer at once, or none and the connection ends."""
         if answer is None:
             self.close_connection = True

@@ -7,7 +7,7 @@ stays masked.
 import dagster as dg
 
 from metering_dagster.core.masking import markdown_list, printable
-from metering_dagster.expiry.services.sweep_report import READ, RECORDS_ENDED, ROWS_ENDED, Loss, Sweep
+from metering_dagster.expiry.services.sweep_report import READ, RECORDS_ENDED, ROWS_ENDED, ExpiredUsage, Sweep
 from metering_dagster.metering.rules.quantities import number_text
 
 _WARNED_HOURS = 30
@@ -109,5 +109,5 @@ def faults_of(report: Sweep, ledger_fault: str | None) -> list[str]:
     return faults
 
 
-def _numbers(loss: Loss) -> dict[str, str | int]:
+def _numbers(loss: ExpiredUsage) -> dict[str, str | int]:
     return {"rows": loss.rows, "records": loss.records, "quantity": number_text(loss.quantity)}

@@ -14,7 +14,7 @@ from metering_dagster.core import hours
 from metering_dagster.core.dagster_history import UNDER_WAY
 from metering_dagster.core.errors import MeteringError
 from metering_dagster.expiry.defs.assets import NAME
-from metering_dagster.expiry.rules.sweep_decision import Found, decide, earlier_days
+from metering_dagster.expiry.rules.sweep_decision import ProbedHour, decide, earlier_days
 from metering_dagster.metering.services.deployment import Deployment
 from metering_dagster.settings import Settings
 
@@ -94,7 +94,7 @@ class _Evidence:
         tags: dict[str, str | Sequence[str]] = {**self.partition} | ({WHOLE_SWEEP: list(days)} if days else {})
         return len(self.instance.get_run_ids(dg.RunsFilter(tags=tags, statuses=statuses), limit=count)) == count
 
-    def first_pending(self, these: Sequence[str]) -> Found:
+    def first_pending(self, these: Sequence[str]) -> ProbedHour:
         try:
             probe = self.deployment.probe
             with ThreadPoolExecutor(len(these)) as pool:  # side by side, for a tick has a minute for everything
@@ -102,5 +102,5 @@ class _Evidence:
                 aggregates = pool.map(lambda bucket: probe.aggregates.count(bucket, most=1), these)
                 found = [n + m for n, m in zip(rows, aggregates, strict=True)]
         except MeteringError as error:
-            return Found(None, str(error))
-        return Found(next((bucket for bucket, count in zip(these, found, strict=True) if count), None))
+            return ProbedHour(None, str(error))
+        return ProbedHour(next((bucket for bucket, count in zip(these, found, strict=True) if count), None))

@@ -26,7 +26,7 @@ def whole_sweep_due(shard: int, now: datetime) -> datetime:
     return due if due <= now else due - _DAY
 
 
-class Evidence(Protocol):
+class SweepFacts(Protocol):
     """What a tick can look up, each thing only when it is needed."""
 
     def is_running(self) -> bool:
@@ -38,12 +38,12 @@ class Evidence(Protocol):
     def has_swept_before(self, day: str) -> bool:
         """Whether the whole sweep of some earlier day is known."""
 
-    def first_pending(self, these: Sequence[str]) -> "Found":
+    def first_pending(self, these: Sequence[str]) -> "ProbedHour":
         """The first of these hours in which anything is pending."""
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ProbedHour:
     """What a probe found: an hour's bucket, or none."""
 
     bucket: str | None
@@ -52,7 +52,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class SweepDecision:
     """A sweep or none, and why."""
 
     run: bool
@@ -72,28 +72,30 @@ def day_of(due: datetime) -> str:
     return f"{due:%Y-%m-%d}"
 
 
-def decide(shard: int, now: datetime, evidence: Evidence) -> Decision:
+def decide(shard: int, now: datetime, evidence: SweepFacts) -> SweepDecision:
     """What the tick at `now` does about its shard."""
     tick = hours.floor_hour(now)
     newest = [hours.bucket(hour) for hour in hours.shard_hours(shard, now)[:NEWEST]]
     if not newest:
-        return Decision(False, "On the 1st before 06:00 UTC nothing is expired: the old month is still billable.", tick)
+        return SweepDecision(
+            False, "On the 1st before 06:00 UTC nothing is expired: the old month is still billable.", tick
+        )
     if evidence.is_running():
-        return Decision(False, f"A run of shard {shard} is queued or under way.", tick)
+        return SweepDecision(False, f"A run of shard {shard} is queued or under way.", tick)
     due = whole_sweep_due(shard, now)
     if not evidence.has_swept(day_of(due)):
         if due == tick:
-            return Decision(True, f"The day's whole sweep of shard {shard}.", due, whole=True)
+            return SweepDecision(True, f"The day's whole sweep of shard {shard}.", due, whole=True)
         if evidence.has_swept_before(day_of(due)):
             missed = f"The whole sweep of shard {shard} that was due at {due:%Y-%m-%dT%H:%MZ} is made up for."
-            return Decision(True, missed, due, whole=True)
+            return SweepDecision(True, missed, due, whole=True)
     found = evidence.first_pending(newest)
     if found.failure:
-        return Decision(True, f"Whether anything is pending could not be looked up: {found.failure}", tick)
+        return SweepDecision(True, f"Whether anything is pending could not be looked up: {found.failure}", tick)
     if found.bucket is not None:
-        return Decision(True, f"Something is pending in {found.bucket}, which can no longer be billed.", tick)
+        return SweepDecision(True, f"Something is pending in {found.bucket}, which can no longer be billed.", tick)
     due_next = due + _DAY
-    return Decision(
+    return SweepDecision(
         False,
         f"Nothing is pending in {newest[0]} and the next {len(newest) - 1} hours of shard {shard}. Older ones are "
         f"looked at by its whole sweep, at {due_next:%Y-%m-%dT%H:%MZ}.",

@@ -21,10 +21,10 @@ from metering_dagster.ledger.rules.entries import Entry
 from metering_dagster.metering.rules.aggregate_group import Aggregate
 from metering_dagster.metering.rules.group_steps import name_of, named
 from metering_dagster.metering.rules.raw_row import (
+    BillableRow,
     GroupKey,
     RawRow,
     RowEnd,
-    Usage,
     account_of,
     group_of,
     judge,
@@ -49,7 +49,7 @@ AT_ONCE = 100
 
 
 @dataclass(frozen=True)
-class Visit:
+class HourSweep:
     """The sweep of one hour; or of a window of what is filed where no Query looks."""
 
     tables: Tables
@@ -105,7 +105,7 @@ def _named_group(rows: _Group) -> tuple[str, tuple[str, str]]:
     return called, (first.license_arn, account_of(first.sort_key))
 
 
-def end_rows(visit: Visit, rows: Sequence[IndexedRow]) -> list[IndexedRow]:
+def end_rows(visit: HourSweep, rows: Sequence[IndexedRow]) -> list[IndexedRow]:
     """End these rows, as they stand in the table now; return those that changed while that was done.
 
     One group's trouble is its own: its rows stay pending, and it is counted and named.
@@ -124,7 +124,7 @@ def end_rows(visit: Visit, rows: Sequence[IndexedRow]) -> list[IndexedRow]:
     return again
 
 
-def _end_rows(visit: Visit, rows: Sequence[IndexedRow]) -> list[IndexedRow]:
+def _end_rows(visit: HourSweep, rows: Sequence[IndexedRow]) -> list[IndexedRow]:
     """Settle the groups that were committed, whatever their rows look like; then judge the others."""
     tables, now = visit.tables, visit.tables.clock()
     groups: dict[GroupKey, list[RawRow]] = {}
@@ -157,7 +157,7 @@ def _end_rows(visit: Visit, rows: Sequence[IndexedRow]) -> list[IndexedRow]:
     return [IndexedRow(row.license_arn, row.sort_key, row.account, row.dimension) for row in again]
 
 
-def _mend(visit: Visit, odd: Sequence[RawRow]) -> None:
+def _mend(visit: HourSweep, odd: Sequence[RawRow]) -> None:
     failures = visit.report.failures
     mended = Discovery(settled=Aggregation(tell=visit.tell), tell=visit.tell, failures=failures)
     try:
@@ -166,7 +166,7 @@ def _mend(visit: Visit, odd: Sequence[RawRow]) -> None:
         visit.report.mend(mended)  # also what was done before it broke off
 
 
-def _settle(visit: Visit, key: GroupKey, committed: Committed) -> bool:
+def _settle(visit: HourSweep, key: GroupKey, committed: Committed) -> bool:
     """End the rows of a group that was committed; whether none of them changed meanwhile."""
     if key in visit.settled:
         return True
@@ -190,7 +190,7 @@ class _Expiry:
     entry: Entry
 
 
-def _expire(visit: Visit, groups: Mapping[GroupKey, Sequence[RawRow]], now: datetime) -> list[RawRow]:
+def _expire(visit: HourSweep, groups: Mapping[GroupKey, Sequence[RawRow]], now: datetime) -> list[RawRow]:
     """End the rows of groups that were never committed; return those that were refused."""
     ends = {key: [_expired(key, row, now) for row in rows] for key, rows in groups.items()}
     waiting = {
@@ -221,7 +221,7 @@ def _expire(visit: Visit, groups: Mapping[GroupKey, Sequence[RawRow]], now: date
     return refused
 
 
-def _lose_what_was_written(visit: Visit, waiting: Mapping[tuple[str, str], _Expiry]) -> None:
+def _lose_what_was_written(visit: HourSweep, waiting: Mapping[tuple[str, str], _Expiry]) -> None:
     """Count the ends that stand in the table though nobody said so: the writing broke off after them."""
     places = [IndexedRow(license_arn, sort_key, None, None) for license_arn, sort_key in waiting]
     for row in visit.tables.usage.rows(places):
@@ -230,14 +230,14 @@ def _lose_what_was_written(visit: Visit, waiting: Mapping[tuple[str, str], _Expi
             _lose(visit, expiry)
 
 
-def _lose(visit: Visit, expiry: _Expiry) -> None:
+def _lose(visit: HourSweep, expiry: _Expiry) -> None:
     visit.report.lose(expiry.key.bucket, expiry.key.dimension, rows=1, quantity=expiry.lost)
     visit.tell(expiry.entry)
 
 
-def _quantity(visit: Visit, row: RawRow) -> Decimal:
+def _quantity(visit: HourSweep, row: RawRow) -> Decimal:
     found = judge(row, visit.tables.quantities)
-    return found.quantity if isinstance(found, Usage) else Decimal(0)
+    return found.quantity if isinstance(found, BillableRow) else Decimal(0)
 
 
 def _place_of(row: RawRow) -> tuple[str, str]:
@@ -264,7 +264,7 @@ def name_of_record(entry: StoredAggregate) -> str:
     return f"{hours.bucket(hour) if hour else 'no hour'}: a record of license {where}"
 
 
-def end_records(visit: Visit, stored: Sequence[StoredAggregate]) -> list[StoredAggregate]:
+def end_records(visit: HourSweep, stored: Sequence[StoredAggregate]) -> list[StoredAggregate]:
     """End these records, or file them where they belong; return those that were refused.
 
     One record's trouble is its own: it stays pending, and is counted and named.
@@ -295,7 +295,7 @@ class _RecordExpiry:
     dimension: str
 
 
-def _end_records(visit: Visit, stored: Sequence[StoredAggregate]) -> list[StoredAggregate]:
+def _end_records(visit: HourSweep, stored: Sequence[StoredAggregate]) -> list[StoredAggregate]:
     now = visit.tables.clock()
     if visit.hour is not None and not hours.is_expirable(visit.hour, now):
         return []  # the month has turned during the sweep, and what is left waits until the grace has closed
@@ -312,7 +312,7 @@ def _end_records(visit: Visit, stored: Sequence[StoredAggregate]) -> list[Stored
     return [*_write_ends(visit, ends, now), *_refile(visit, moves, now)]
 
 
-def _record_expiry(visit: Visit, entry: StoredAggregate, end: RecordEnd, now: datetime) -> _RecordExpiry:
+def _record_expiry(visit: HourSweep, entry: StoredAggregate, end: RecordEnd, now: datetime) -> _RecordExpiry:
     found, parts = judge_aggregate(entry, now, visit.tables.quantities), parse_sort_key(entry.sort_key)
     lost = found.quantity if isinstance(found, Aggregate) else Decimal(0)
     told, bucket = ledger_entries.of_unsendable(end), visit.bucket
@@ -323,7 +323,7 @@ def _record_expiry(visit: Visit, entry: StoredAggregate, end: RecordEnd, now: da
     return _RecordExpiry(entry, end, lost, told, bucket, parts.dimension if parts else "")
 
 
-def _write_ends(visit: Visit, ends: Sequence[_RecordExpiry], now: datetime) -> list[StoredAggregate]:
+def _write_ends(visit: HourSweep, ends: Sequence[_RecordExpiry], now: datetime) -> list[StoredAggregate]:
     tables, refused = visit.tables, []
     written = tables.aggregated.record([e.end for e in ends], now) if tables.writes and ends else [True] * len(ends)
     for expiry, ok in zip(ends, written, strict=True):
@@ -339,7 +339,7 @@ def _write_ends(visit: Visit, ends: Sequence[_RecordExpiry], now: datetime) -> l
     return refused
 
 
-def _refile(visit: Visit, moves: Sequence[tuple[StoredAggregate, str]], now: datetime) -> list[StoredAggregate]:
+def _refile(visit: HourSweep, moves: Sequence[tuple[StoredAggregate, str]], now: datetime) -> list[StoredAggregate]:
     if not moves:
         return []
     written = visit.tables.aggregated.refile(moves, now) if visit.tables.writes else [True] * len(moves)
@@ -348,7 +348,7 @@ def _refile(visit: Visit, moves: Sequence[tuple[StoredAggregate, str]], now: dat
     return [entry for (entry, _), ok in zip(moves, written, strict=True) if not ok]
 
 
-def _place(visit: Visit, entry: StoredAggregate, now: datetime) -> RecordEnd | str | None:
+def _place(visit: HourSweep, entry: StoredAggregate, now: datetime) -> RecordEnd | str | None:
     """What becomes of a record: its end, the hour that it belongs to, or nothing yet."""
     own = _own_hour(entry)
     if visit.hour is not None:

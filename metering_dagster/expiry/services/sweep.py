@@ -14,7 +14,7 @@ from functools import partial
 from metering_dagster.core import hours
 from metering_dagster.core.chunks import chunked
 from metering_dagster.expiry.rules.sweep_decision import NEWEST
-from metering_dagster.expiry.services.endings import Tell, Visit, end_records, end_rows, name_of_record
+from metering_dagster.expiry.services.endings import HourSweep, Tell, end_records, end_rows, name_of_record
 from metering_dagster.expiry.services.sweep_report import READ, RECORDS_ENDED, ROWS_ENDED, Sweep
 from metering_dagster.ledger.rules.entries import Entry
 from metering_dagster.metering.rules.isolation import stops_the_rest
@@ -72,7 +72,7 @@ def sweep(
                     break
                 continue
             report.occupied += 1
-            visit = Visit(tables, report, tell, hours.bucket(seen.hour), seen.hour)
+            visit = HourSweep(tables, report, tell, hours.bucket(seen.hour), seen.hour)
             if seen.rows:
                 _isolated(report, f"the raw rows of {visit.bucket}", partial(_sweep_rows, visit))
             if seen.aggregates:
@@ -95,11 +95,11 @@ def sweep_unreachable(tables: Tables, tell: Tell = ignore, report: Sweep | None 
 
     def rows() -> None:
         for window in chunked(tables.usage.unreachable_rows(tables.clock()), WINDOW):
-            _end_with_patience(Visit(tables, report, tell, bucket, None), window)
+            _end_with_patience(HourSweep(tables, report, tell, bucket, None), window)
 
     def records() -> None:
         for window in chunked(tables.aggregated.unreachable(tables.clock()), WINDOW):
-            report.changed += len(end_records(Visit(tables, report, tell, bucket, None), window))
+            report.changed += len(end_records(HourSweep(tables, report, tell, bucket, None), window))
 
     _isolated(report, "the raw rows that are filed where no run looks", rows)
     _isolated(report, "the records that are filed where no run looks", records)
@@ -148,14 +148,14 @@ def _fail(report: Sweep, what: str, error: Exception) -> None:
     report.failures.add(READ, what, error)
 
 
-def _sweep_rows(visit: Visit) -> None:
+def _sweep_rows(visit: HourSweep) -> None:
     for window in chunked(visit.tables.usage.pending_rows(visit.bucket), WINDOW):
         if visit.report.failures.resting(ROWS_ENDED):
             return
         _end_with_patience(visit, window)
 
 
-def _end_with_patience(visit: Visit, window: Sequence[IndexedRow]) -> None:
+def _end_with_patience(visit: HourSweep, window: Sequence[IndexedRow]) -> None:
     """End these rows; those that change meanwhile again, before they are left to the next sweep."""
     waiting = window
     for _ in range(ATTEMPTS):
@@ -165,7 +165,7 @@ def _end_with_patience(visit: Visit, window: Sequence[IndexedRow]) -> None:
     visit.report.changed += len(waiting)
 
 
-def _sweep_records(visit: Visit) -> None:
+def _sweep_records(visit: HourSweep) -> None:
     """End the records that are pending; where some were refused, all that are left again."""
     refused: list[StoredAggregate] = []
     before: list[StoredAggregate] = []

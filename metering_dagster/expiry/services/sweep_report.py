@@ -28,7 +28,7 @@ _VALUES, _LONGEST_VALUE = 50, 60
 
 
 @dataclass
-class Loss:
+class ExpiredUsage:
     """What can no longer be billed of one dimension in one hour."""
 
     rows: int = 0
@@ -36,7 +36,7 @@ class Loss:
     quantity: Decimal = Decimal(0)
     """Of what could have been billed in time; a row or record that breaks the contract adds nothing."""
 
-    def add(self, other: "Loss") -> None:
+    def add(self, other: "ExpiredUsage") -> None:
         """Count the other one with this."""
         self.rows, self.records = self.rows + other.rows, self.records + other.records
         self.quantity = EXACT.add(self.quantity, other.quantity)
@@ -50,7 +50,7 @@ class Sweep:
     """Hours that were looked at."""
     occupied: int = 0
     """Of these, the hours in which something was filed as pending."""
-    lost: dict[tuple[str, str], Loss] = field(default_factory=dict)
+    lost: dict[tuple[str, str], ExpiredUsage] = field(default_factory=dict)
     """By hour and dimension, newest hour first."""
     rejected: Counter[str] = field(default_factory=Counter)
     """Rows and records that are `RejectedClientSide` now, by reason code."""
@@ -79,7 +79,7 @@ class Sweep:
         key = (bucket, mask_text(dimension))
         if key not in self.lost and len(self.lost) >= MOST_LINES:
             key = OTHERS
-        self.lost.setdefault(key, Loss()).add(Loss(rows, records, quantity))
+        self.lost.setdefault(key, ExpiredUsage()).add(ExpiredUsage(rows, records, quantity))
 
     def find(self, pending: str) -> None:
         """Count what is filed where no Query looks."""
@@ -116,17 +116,17 @@ class Sweep:
         return list(self.failures.notes)
 
     @property
-    def total(self) -> Loss:
+    def total(self) -> ExpiredUsage:
         """All that is lost."""
         return _sum(self.lost.values())
 
     @property
-    def by_dimension(self) -> dict[str, Loss]:
+    def by_dimension(self) -> dict[str, ExpiredUsage]:
         """What is lost of each dimension."""
         return {name: _sum(loss for (_, d), loss in self.lost.items() if d == name) for name in self._parts(1)}
 
     @property
-    def by_hour(self) -> dict[str, Loss]:
+    def by_hour(self) -> dict[str, ExpiredUsage]:
         """What is lost in each hour."""
         return {name: _sum(loss for (h, _), loss in self.lost.items() if h == name) for name in self._parts(0)}
 
@@ -134,8 +134,8 @@ class Sweep:
         return list(dict.fromkeys(key[position] for key in self.lost))
 
 
-def _sum(losses: Iterable[Loss]) -> Loss:
-    total = Loss()
+def _sum(losses: Iterable[ExpiredUsage]) -> ExpiredUsage:
+    total = ExpiredUsage()
     for loss in losses:
         total.add(loss)
     return total

@@ -12,7 +12,7 @@ from decimal import Decimal
 from enum import StrEnum
 
 
-class Kind(StrEnum):
+class EntryKind(StrEnum):
     """What an entry is about."""
 
     RECORD = "record"
@@ -23,7 +23,7 @@ class Kind(StrEnum):
     """A group that stays pending for a reason, as a run found it; the next run's word replaces it."""
 
 
-class Outcome(StrEnum):
+class EntryOutcome(StrEnum):
     """How it ended; records and rows carry the words of the tables."""
 
     SUCCESS = "Success"
@@ -74,7 +74,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Standing:
+class HourSummary:
     """What earlier runs of an hour left behind, as the ledger remembers it."""
 
     duplicates: int = 0
@@ -91,31 +91,31 @@ class Standing:
     """Quantity of each dimension that is billed (or, by mode, would be)."""
 
 
-BILLED = frozenset({Outcome.SUCCESS.value, Outcome.DRY_RUN.value, Outcome.WOULD_BILL.value})
+BILLED = frozenset({EntryOutcome.SUCCESS.value, EntryOutcome.DRY_RUN.value, EntryOutcome.WOULD_BILL.value})
 """Outcomes of a record whose quantity counts as usage of the hour; a deployment has one of them, by its mode."""
 
 
-def standing_of(entries: Iterable[Entry]) -> Standing:
+def standing_of(entries: Iterable[Entry]) -> HourSummary:
     """What the entries of one hour amount to. Of a record that was sent again only the last answer counts."""
     records: dict[tuple[str, str, str], Entry] = {}
     rejected: set[tuple[str, str]] = set()
     late: list[Decimal] = []
     for entry in sorted(entries, key=lambda entry: entry.at or _LONG_AGO):
-        if entry.kind == Kind.RECORD:
+        if entry.kind == EntryKind.RECORD:
             records[entry.group] = entry
-        elif entry.kind == Kind.ROW and entry.outcome == Outcome.REJECTED:
+        elif entry.kind == EntryKind.ROW and entry.outcome == EntryOutcome.REJECTED:
             rejected.add((entry.license_arn, entry.sort_key))
-        elif entry.kind == Kind.ROW and entry.outcome == Outcome.LATE:
+        elif entry.kind == EntryKind.ROW and entry.outcome == EntryOutcome.LATE:
             late.append(entry.late_by or Decimal(0))
     ended = [entry.outcome for entry in records.values()]
     billed: dict[str, Decimal] = {}
     for entry in records.values():
         if entry.outcome in BILLED:
             billed[entry.dimension] = billed.get(entry.dimension, Decimal(0)) + (entry.quantity or Decimal(0))
-    return Standing(
-        duplicates=ended.count(Outcome.DUPLICATE),
-        not_subscribed=ended.count(Outcome.NOT_SUBSCRIBED),
-        rejected_records=ended.count(Outcome.REJECTED),
+    return HourSummary(
+        duplicates=ended.count(EntryOutcome.DUPLICATE),
+        not_subscribed=ended.count(EntryOutcome.NOT_SUBSCRIBED),
+        rejected_records=ended.count(EntryOutcome.REJECTED),
         rejected_rows=frozenset(rejected),
         late_rows=len(late),
         late=sum((by for by in late if by > 0), Decimal(0)),

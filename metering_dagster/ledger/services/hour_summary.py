@@ -9,7 +9,7 @@ from dataclasses import replace
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
-from metering_dagster.ledger.rules.entries import BILLED, Entry, Kind, Standing, standing_of
+from metering_dagster.ledger.rules.entries import BILLED, Entry, EntryKind, HourSummary, standing_of
 from metering_dagster.ledger.services.latest_entries import GROUP, in_order_of_time, last_of_each_group
 from metering_dagster.ledger.stores.files import Ledger, entries_of
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def standing_of_hour(ledger: Ledger, bucket: str) -> Standing:
+def standing_of_hour(ledger: Ledger, bucket: str) -> HourSummary:
     """The same as `standing_of` all entries of the hour; of those that went well it holds a few columns."""
     if not ledger.files_of(bucket):
-        return Standing()
+        return HourSummary()
     import pyarrow as pa
 
     outcomes: Counter[str] = Counter()
@@ -30,7 +30,7 @@ def standing_of_hour(ledger: Ledger, bucket: str) -> Standing:
     for batch in ledger.batches_of(bucket):
         good, others = _apart(batch)
         goods.append(good.select([*GROUP, "outcome", "quantity", "at"]))
-        exceptions += [entry for entry in entries_of(others) if entry.kind != Kind.GROUP]
+        exceptions += [entry for entry in entries_of(others) if entry.kind != EntryKind.GROUP]
     if goods:
         latest = last_of_each_group(in_order_of_time(pa.concat_tables(goods)))
         sums = latest.group_by(["dimension", "outcome"]).aggregate([("outcome", "count"), ("quantity", "sum")])
@@ -38,7 +38,7 @@ def standing_of_hour(ledger: Ledger, bucket: str) -> Standing:
             outcomes[line["outcome"]] += line["outcome_count"]
             dimension = line["dimension"] or ""
             billed[dimension] = billed.get(dimension, Decimal(0)) + (line["quantity_sum"] or Decimal(0))
-    records = {entry.group for entry in exceptions if entry.kind == Kind.RECORD}
+    records = {entry.group for entry in exceptions if entry.kind == EntryKind.RECORD}
     if records:
         # Of a record that was sent again only the last answer counts.
         for batch in ledger.batches_of(bucket):
@@ -52,7 +52,7 @@ def _apart(batch: "pa.Table") -> tuple["pa.Table", "pa.Table"]:
     """The records that are billed, and everything else."""
     import pyarrow.compute as pc
 
-    good = pc.and_(pc.equal(batch["kind"], Kind.RECORD.value), _is_billed(batch["outcome"]))
+    good = pc.and_(pc.equal(batch["kind"], EntryKind.RECORD.value), _is_billed(batch["outcome"]))
     return batch.filter(good), batch.filter(pc.invert(good))
 
 

@@ -15,7 +15,7 @@ from metering_dagster.licenses.rules import lane
 from metering_dagster.licenses.services.connections import events_queue_of, subscribers_of
 
 if TYPE_CHECKING:
-    from metering_dagster.licenses.services.event_application import Report
+    from metering_dagster.licenses.services.event_application import ApplicationReport
     from metering_dagster.metering.services.deployment import Deployment
 
 RUN_TAGS = lane.tags(priority=100)
@@ -58,7 +58,7 @@ def apply_marketplace_events() -> None:
     apply_events()
 
 
-def _failure(report: "Report", fault: MeteringError) -> str:
+def _failure(report: "ApplicationReport", fault: MeteringError) -> str:
     """The store's own words, and how far the run came."""
     done = f"{report.applied} events were applied and {report.unchanged} had been before."
     if not report.refused:
@@ -66,7 +66,7 @@ def _failure(report: "Report", fault: MeteringError) -> str:
     return f"{fault} {len(report.refused)} events were left in the queue for this; {done}"
 
 
-def _metadata(mode: str, report: "Report") -> dict[str, dg.MetadataValue]:
+def _metadata(mode: str, report: "ApplicationReport") -> dict[str, dg.MetadataValue]:
     counts = {
         "received": report.received, "applied": report.applied, "unchanged": report.unchanged,
         "ignored": report.ignored, "deleted": report.deleted, "left": len(report.left),

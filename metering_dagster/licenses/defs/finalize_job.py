@@ -16,7 +16,7 @@ from metering_dagster.metering.rules.quantities import number_text, total
 from metering_dagster.settings import Mode
 
 if TYPE_CHECKING:
-    from metering_dagster.licenses.services.finalization import Closing, Loss
+    from metering_dagster.licenses.services.finalization import Closing, UnbilledUsage
     from metering_dagster.metering.services.deployment import Deployment
 
 TAGS = lane.tags(priority=90)
@@ -71,7 +71,7 @@ def finalize_deprovisioned() -> None:
     close_deprovisioned()
 
 
-def _tell(context: dg.OpExecutionContext, bucket: str, losses: "Sequence[Loss]") -> None:
+def _tell(context: dg.OpExecutionContext, bucket: str, losses: "Sequence[UnbilledUsage]") -> None:
     """One answer of the check for each hour: in the log of events before anything is written to the tables."""
     lost = number_text(total(loss.quantity for loss in losses))
     rows, records = sum(loss.rows for loss in losses), sum(loss.records for loss in losses)
@@ -127,7 +127,7 @@ def _metadata(mode: Mode, done: "Closing") -> dict[str, dg.MetadataValue]:
     return shown | ({"losses": _table(done.losses)} if done.losses else {})
 
 
-def _table(losses: "Sequence[Loss]") -> dg.MetadataValue:
+def _table(losses: "Sequence[UnbilledUsage]") -> dg.MetadataValue:
     return dg.MetadataValue.table([
         dg.TableRecord({
             "license": mask(loss.buyer[0]), "account": mask(loss.buyer[1]), "digest": digest(*loss.buyer),

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from metering_dagster.core.instants import instant_of
-from metering_dagster.licenses.rules.lifecycle_event import Event, Kind
+from metering_dagster.licenses.rules.lifecycle_event import EventKind, LifecycleEvent
 
 ACTIVE, DEPROVISIONING, INACTIVE = "active", "deprovisioning", "inactive"
 FLAG = "1"
@@ -26,7 +26,7 @@ AGREEMENT_FIELDS = ("agreement_id", "agreement_status", "end_time")
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class SubscriberRow:
     """A subscriber's row, as far as events change it; None for what is absent (or is no text)."""
 
     license_arn: str
@@ -42,15 +42,15 @@ class Row:
     """For each field of the agreement, and the product code: the time of the event that it is of."""
 
 
-def creates(event: Event) -> bool:
+def creates(event: LifecycleEvent) -> bool:
     """Whether the event makes a row where there is none: one about a license, which names its key in full.
 
     A deprovisioning does so as well, so that an older `License Updated` that comes later does not revive the license.
     """
-    return event.kind in (Kind.UPDATED, Kind.DEPROVISIONED) and bool(event.license_arn and event.account)
+    return event.kind in (EventKind.UPDATED, EventKind.DEPROVISIONED) and bool(event.license_arn and event.account)
 
 
-def concerns(row: Row, event: Event) -> bool:
+def concerns(row: SubscriberRow, event: LifecycleEvent) -> bool:
     """Whether the event is about this row, which was found by what the event names.
 
     What is said of an agreement is nothing to a license that has another one, or of which none is known yet: it waits
@@ -62,37 +62,37 @@ def concerns(row: Row, event: Event) -> bool:
     if event.license_arn is None:
         of_product = row.product_code is None or event.product_code in (None, row.product_code)
         return row.agreement_id == event.agreement_id and of_product
-    if event.kind in (Kind.ENDED, Kind.AMENDED):
+    if event.kind in (EventKind.ENDED, EventKind.AMENDED):
         return event.agreement_id in (None, row.agreement_id)
     return event.license_arn == row.license_arn
 
 
-def change_of(row: Row | None, event: Event) -> Row | None:
+def change_of(row: SubscriberRow | None, event: LifecycleEvent) -> SubscriberRow | None:
     """The row as the event wants it; None where nothing is to change. No row is made but by an event that `creates`."""
     if row is None:
         if not creates(event):
             return None
-        wanted = _decided(Row(str(event.license_arn), str(event.account)), event)
+        wanted = _decided(SubscriberRow(str(event.license_arn), str(event.account)), event)
     else:
         wanted = _decided(row, event)
     return None if wanted == row else wanted
 
 
-def _decided(row: Row, event: Event) -> Row:
+def _decided(row: SubscriberRow, event: LifecycleEvent) -> SubscriberRow:
     match event.kind:
-        case Kind.UPDATED:
+        case EventKind.UPDATED:
             return _updated(row, event)
-        case Kind.DEPROVISIONED:
+        case EventKind.DEPROVISIONED:
             return _deprovisioned(row, event)
-        case Kind.ENDED:
+        case EventKind.ENDED:
             return _set(row, event, agreement_status=INACTIVE)
-        case Kind.AMENDED:
+        case EventKind.AMENDED:
             return _set(row, event, agreement_status=ACTIVE, end_time=event.end_time)
-        case Kind.CREATED:
+        case EventKind.CREATED:
             return row
 
 
-def _updated(row: Row, event: Event) -> Row:
+def _updated(row: SubscriberRow, event: LifecycleEvent) -> SubscriberRow:
     if row.subscription_status not in (DEPROVISIONING, INACTIVE):
         row = replace(row, subscription_status=ACTIVE)
     row = _set(row, event, product_code=event.product_code)
@@ -105,7 +105,7 @@ def _updated(row: Row, event: Event) -> Row:
     )  # fmt: skip
 
 
-def _deprovisioned(row: Row, event: Event) -> Row:
+def _deprovisioned(row: SubscriberRow, event: LifecycleEvent) -> SubscriberRow:
     if row.subscription_status == INACTIVE:
         return row
     expiry = event.time.replace(microsecond=0) + FLUSH_HOUR
@@ -117,7 +117,7 @@ def _deprovisioned(row: Row, event: Event) -> Row:
     return replace(row, subscription_status=DEPROVISIONING, flag=FLAG, expiry=text)
 
 
-def _set(row: Row, event: Event, **values: str | None) -> Row:
+def _set(row: SubscriberRow, event: LifecycleEvent, **values: str | None) -> SubscriberRow:
     """The row with those of the values that the event names and that are news to it."""
     news = {name: value for name, value in values.items() if value and _is_news(row, event, name, value)}
     if not news:
@@ -125,7 +125,7 @@ def _set(row: Row, event: Event, **values: str | None) -> Row:
     return replace(row, **news, set_at={**row.set_at, **dict.fromkeys(news, event.time)})
 
 
-def _is_news(row: Row, event: Event, name: str, value: str) -> bool:
+def _is_news(row: SubscriberRow, event: LifecycleEvent, name: str, value: str) -> bool:
     """Whether the event's value replaces the row's: it is later, or, of the same instant, the greater text.
 
     So an end stands against whatever else happened to the agreement in that instant. A value whose instant is not known
@@ -135,6 +135,6 @@ def _is_news(row: Row, event: Event, name: str, value: str) -> bool:
     return at is None or (event.time, value) > (at, getattr(row, name) or "")
 
 
-def _without_agreement(row: Row) -> Row:
+def _without_agreement(row: SubscriberRow) -> SubscriberRow:
     set_at = {name: at for name, at in row.set_at.items() if name not in AGREEMENT_FIELDS}
     return replace(row, agreement_id=None, agreement_status=None, end_time=None, set_at=set_at)

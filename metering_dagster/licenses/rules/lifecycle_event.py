@@ -23,7 +23,7 @@ _YEARS = range(2000, 9000)
 _SHOWN = 80
 
 
-class Kind(StrEnum):
+class EventKind(StrEnum):
     """The events that there are, by the beginning of their detail-type."""
 
     UPDATED = "License Updated"
@@ -33,16 +33,16 @@ class Kind(StrEnum):
     CREATED = "Purchase Agreement Created"
 
 
-_TELLING_OF_THE_END = frozenset({Kind.UPDATED, Kind.AMENDED})
-_DETAIL_TYPE = re.compile(rf"({'|'.join(Kind)})(?: - .+)?", re.DOTALL)
+_TELLING_OF_THE_END = frozenset({EventKind.UPDATED, EventKind.AMENDED})
+_DETAIL_TYPE = re.compile(rf"({'|'.join(EventKind)})(?: - .+)?", re.DOTALL)
 """Real detail-types go on with who is told: ` - Manufacturer`, ` - Proposer`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class LifecycleEvent:
     """One lifecycle event. None where it does not say; it names a license, an agreement, or both."""
 
-    kind: Kind
+    kind: EventKind
     time: datetime
     """In UTC."""
     license_arn: str | None = None
@@ -60,7 +60,7 @@ class Unreadable:
     words: str
 
 
-def parse_event(body: str) -> Event | Unreadable:
+def parse_event(body: str) -> LifecycleEvent | Unreadable:
     """Read the body of a message. It never raises, whatever the body is."""
     try:
         content = json.loads(body)
@@ -76,11 +76,11 @@ class _Fault(Exception):  # noqa: N818  # never leaves this module
     """Why a body is no event."""
 
 
-def _event(content: object) -> Event:
+def _event(content: object) -> LifecycleEvent:
     if not isinstance(content, Mapping):
         raise _Fault("its body is no JSON object")
     detail, kind = _object(content, "detail", "detail"), _kind(content.get("detail-type"))
-    event = Event(
+    event = LifecycleEvent(
         kind=kind,
         time=_instant(content.get("time")),
         license_arn=_license_arn(_leaf(detail, "license", "arn", MAX_ARN)),
@@ -95,7 +95,7 @@ def _event(content: object) -> Event:
     return event
 
 
-def _kind(value: object) -> Kind:
+def _kind(value: object) -> EventKind:
     if value is None:
         raise _Fault("it has no detail-type")
     if not isinstance(value, str):
@@ -103,7 +103,7 @@ def _kind(value: object) -> Kind:
     match = _DETAIL_TYPE.fullmatch(value)
     if match is None:
         raise _Fault(f"its detail-type is none that is known: {mask_text(ascii(value))[:_SHOWN]}")
-    return Kind(match[1])
+    return EventKind(match[1])
 
 
 def _instant(value: object) -> datetime:

@@ -20,7 +20,7 @@ from metering_dagster.core.errors import MeteringError, UnreachableError
 from metering_dagster.core.masking import digest, mask
 from metering_dagster.licenses.rules import lane
 from metering_dagster.licenses.rules.lifecycle import change_of, concerns, creates
-from metering_dagster.licenses.rules.lifecycle_event import Event, Kind, Unreadable, parse_event
+from metering_dagster.licenses.rules.lifecycle_event import EventKind, LifecycleEvent, Unreadable, parse_event
 
 if TYPE_CHECKING:
     from metering_dagster.licenses.stores.events_queue import EventsQueue, Message
@@ -45,7 +45,7 @@ class Effect(Enum):
 
 
 @dataclass
-class Report:
+class ApplicationReport:
     """What one run did with the queue."""
 
     received: int = 0
@@ -67,13 +67,13 @@ class Report:
 
 def apply_events(
     queue: "EventsQueue", subscribers: "Subscribers", *, clock: Callable[[], float] = time.monotonic
-) -> Report:
+) -> ApplicationReport:
     """Go through the queue until it is empty or the time is up; errors of the stores stand in the report.
 
     May run beside others like it and be killed anywhere: an event that was applied and not deleted changes nothing the
     next time.
     """
-    report = Report()
+    report = ApplicationReport()
     try:
         state = queue.state()
         subscribers.try_write()
@@ -103,7 +103,7 @@ def apply_events(
 
 
 def _apply_batch(
-    messages: "list[Message]", subscribers: "Subscribers", report: Report, has_time: Callable[[], bool]
+    messages: "list[Message]", subscribers: "Subscribers", report: ApplicationReport, has_time: Callable[[], bool]
 ) -> "list[Message]":
     """Apply each by itself; those that may be deleted. At least the first is tried."""
     done = []
@@ -134,13 +134,13 @@ def _apply_batch(
 
 
 def apply_event(
-    subscribers: "Subscribers", event: Event, *, wait: Callable[[int], None] = lambda n: time.sleep(pause(n))
+    subscribers: "Subscribers", event: LifecycleEvent, *, wait: Callable[[int], None] = lambda n: time.sleep(pause(n))
 ) -> Effect:
     """Bring the rows that the event is about to what it wants, each on the condition that it is what was read.
 
     Where another writer was faster, all is read and decided again. `UnreachableError` where that never ends.
     """
-    if event.kind is Kind.CREATED:
+    if event.kind is EventKind.CREATED:
         return Effect.IGNORED
     has_written = False
     for attempt in range(CONFLICT_ATTEMPTS):
@@ -164,7 +164,7 @@ def apply_event(
     )
 
 
-def _named(event: Event) -> str:
+def _named(event: LifecycleEvent) -> str:
     """Whom the event is about, masked."""
     named = {"license": event.license_arn, "agreement": event.agreement_id}
     return ", ".join(f"{what} {mask(name)} ({digest(name)})" for what, name in named.items() if name)

@@ -35,7 +35,7 @@ a run that is ended has closed all portions but the last."""
 
 
 @dataclass
-class Loss:
+class UnbilledUsage:
     """What is pending of one buyer in one hour when the window closes."""
 
     buyer: Buyer
@@ -66,7 +66,7 @@ class Closing:
     closed: list[OpenWindow] = field(default_factory=list)
     left_to_others: list[OpenWindow] = field(default_factory=list)
     """Somebody else closed them, or set them anew, in between: nothing was written."""
-    losses: list[Loss] = field(default_factory=list)
+    losses: list[UnbilledUsage] = field(default_factory=list)
     still_open: int = 0
     """Windows that are over and were not closed, because something failed."""
     failures: Failures = field(default_factory=Failures)
@@ -75,7 +75,7 @@ class Closing:
     """Why no further window was tried: AWS refuses the caller, or a table is not as it must be."""
 
 
-TellLosses = Callable[[str, Sequence[Loss]], None]
+TellLosses = Callable[[str, Sequence[UnbilledUsage]], None]
 """Told for an hour what is lost in it, all that is known so far; again, once there is more."""
 
 
@@ -88,7 +88,7 @@ def close_windows(store: ClosingStore, tables: Tables, tell: TellLosses) -> Clos
     now = tables.clock()
     windows = store.open_windows()
     due = sorted((window for window in windows if is_over(window, now)), key=oldest_first)
-    report, told = Closing(open=len(windows)), defaultdict[str, list[Loss]](list)
+    report, told = Closing(open=len(windows)), defaultdict[str, list[UnbilledUsage]](list)
     with ThreadPoolExecutor(_SIDE_BY_SIDE) as pool:
         for portion in chunked(due, _PORTION):
             judged, losses = _judge(tables, portion, now, report)
@@ -119,7 +119,7 @@ def failure_of(done: Closing) -> LeftPendingError | None:
     )
 
 
-def losses_of(tables: Tables, buyers: Set[Buyer], now: datetime) -> list[Loss]:
+def losses_of(tables: Tables, buyers: Set[Buyer], now: datetime) -> list[UnbilledUsage]:
     """Find what is pending of these buyers in the hours that could be billed, the current one included, oldest first.
 
     So do the hours that wait on a month's last day for the coming grace. Each hour is read once for all buyers. What is
@@ -133,7 +133,7 @@ def losses_of(tables: Tables, buyers: Set[Buyer], now: datetime) -> list[Loss]:
 
 def _judge(
     tables: Tables, windows: Sequence[OpenWindow], now: datetime, report: Closing
-) -> tuple[list[OpenWindow], list[Loss]]:
+) -> tuple[list[OpenWindow], list[UnbilledUsage]]:
     """Find the losses of these windows; a window that cannot be judged is counted as a failure and left out.
 
     They are looked up together. Where that fails, each half by itself, down to the window at fault.
@@ -172,12 +172,12 @@ def _fail(report: Closing, step: str, window: OpenWindow, error: Exception) -> N
     report.failures.add(step, f"The window of {window.name}", error, window.buyer)
 
 
-def _losses_in(tables: Tables, buyers: Set[Buyer], bucket: str) -> list[Loss]:
+def _losses_in(tables: Tables, buyers: Set[Buyer], bucket: str) -> list[UnbilledUsage]:
     licenses = sorted({arn for arn, _ in buyers})
-    losses: dict[Buyer, Loss] = {}
+    losses: dict[Buyer, UnbilledUsage] = {}
 
-    def loss_of(buyer: Buyer) -> Loss:
-        return losses.setdefault(buyer, Loss(buyer, bucket))
+    def loss_of(buyer: Buyer) -> UnbilledUsage:
+        return losses.setdefault(buyer, UnbilledUsage(buyer, bucket))
 
     rows = tables.usage.pending_rows(bucket, licenses)
     theirs = (row for row in rows if (row.license_arn, account_of(row.sort_key)) in buyers)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from metering_dagster.core.aws import dynamodb
 from metering_dagster.core.aws.dynamodb import Explained, Item, stamp, value
 from metering_dagster.core.instants import instant_of
-from metering_dagster.licenses.rules.lifecycle import Row
-from metering_dagster.licenses.rules.lifecycle_event import Event
+from metering_dagster.licenses.rules.lifecycle import SubscriberRow
+from metering_dagster.licenses.rules.lifecycle_event import LifecycleEvent
 from metering_dagster.metering.stores.subscribers_table import SHAPE
 
 if TYPE_CHECKING:
@@ -36,12 +36,12 @@ _NOBODY = {_HASH: {"S": "-"}, _RANGE: {"S": "-"}}
 
 
 @dataclass(frozen=True)
-class Found:
+class EventTarget:
     """A key that an event is about, and what stands there, if anything does."""
 
     key: tuple[str, str]
     """License and account."""
-    row: Row | None
+    row: SubscriberRow | None
     item: Item
     """As DynamoDB gave it; empty where there is none."""
 
@@ -62,7 +62,7 @@ class Subscribers:
                 "ExpressionAttributeValues": {":now": {"S": stamp(self.clock())}},
             })  # fmt: skip
 
-    def rows_of(self, event: Event) -> list[Found]:
+    def rows_of(self, event: LifecycleEvent) -> list[EventTarget]:
         """What the event may be about: the key that it names, else the license's rows, else those of its agreement.
 
         All are read consistently; the index only says where to look, and may lag behind.
@@ -77,12 +77,12 @@ class Subscribers:
                 keys = [(event.license_arn, event.account)]
             typed = [{_HASH: {"S": arn}, _RANGE: {"S": account}} for arn, account in keys]
             items = {_key(item): item for item in dynamodb.batch_get(self.client, self.name, typed)}
-        return [Found(key, _row(key, items[key]) if key in items else None, items.get(key, {})) for key in keys]
+        return [EventTarget(key, _row(key, items[key]) if key in items else None, items.get(key, {})) for key in keys]
 
-    def write(self, found: Found, wanted: Row) -> bool:
+    def write(self, found: EventTarget, wanted: SubscriberRow) -> bool:
         """Make the row as it is wanted; False, with nothing written, where it is no longer what was read."""
         arn, account = found.key
-        before, after = _values(found.row or Row(arn, account)), _values(wanted)
+        before, after = _values(found.row or SubscriberRow(arn, account)), _values(wanted)
         now = {"S": stamp(self.clock())}
         sets = {name: v for name, v in after.items() if v is not None and v != before[name]} | {"updatedAt": now}
         if not found.item:
@@ -111,7 +111,7 @@ class Subscribers:
         return True
 
 
-def _request(found: Found, sets: Mapping[str, Any], removes: Sequence[str]) -> dict[str, Any]:
+def _request(found: EventTarget, sets: Mapping[str, Any], removes: Sequence[str]) -> dict[str, Any]:
     """An update on the condition that the row, with all that was decided from, is what was read."""
     decided_from = list(_ATTRIBUTES.values())
     alias = {name: f"#a{number}" for number, name in enumerate(dict.fromkeys([*decided_from, *sets]))}
@@ -143,10 +143,10 @@ def _key(item: Item) -> tuple[str, str]:
     return item[_HASH]["S"], item[_RANGE]["S"]
 
 
-def _row(key: tuple[str, str], item: Item) -> Row:
+def _row(key: tuple[str, str], item: Item) -> SubscriberRow:
     texts = {name: value(item, attribute) for name, attribute in _ATTRIBUTES.items() if name != "set_at"}
     texts = {name: text if isinstance(text, str) else None for name, text in texts.items()}
-    return Row(*key, **texts, set_at=_instants(value(item, _ATTRIBUTES["set_at"])))
+    return SubscriberRow(*key, **texts, set_at=_instants(value(item, _ATTRIBUTES["set_at"])))
 
 
 def _instants(stored: object) -> dict[str, datetime]:
@@ -158,7 +158,7 @@ def _instants(stored: object) -> dict[str, datetime]:
     return {name: at for name, at in found.items() if name and at is not None}
 
 
-def _values(row: Row) -> dict[str, Any]:
+def _values(row: SubscriberRow) -> dict[str, Any]:
     """A row's attributes in DynamoDB's typed JSON; None for those that it has not."""
     values = {
         attribute: None if (text := getattr(row, name)) is None else {"S": text}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from metering_dagster.ledger.rules.entries import Standing
+from metering_dagster.ledger.rules.entries import HourSummary
 from metering_dagster.metering.rules.quantities import number_text
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def outs(checks: Mapping[str, str]) -> dict[str, dg.Out]:
     return {name: dg.Out(dg.Nothing, is_required=False, description=text) for name, text in checks.items()}
 
 
-def of_aggregation(done: "Aggregation", standing: Standing, rejected_before: int) -> list[dg.AssetCheckResult]:
+def of_aggregation(done: "Aggregation", standing: HourSummary, rejected_before: int) -> list[dg.AssetCheckResult]:
     """`rejected_before`: rows that earlier runs rejected and that still are."""
     late_rows = max(standing.late_rows, done.late_rows)
     rejected = max(rejected_before, done.rejected.total(), done.holding_rows)
@@ -108,7 +108,7 @@ def _late(bucket: str, words: str, metadata: Mapping[str, int | float | str]) ->
 
 
 def of_submission(
-    closes_at: datetime, done: "Submission", standing: Standing, pending: tuple[int, int]
+    closes_at: datetime, done: "Submission", standing: HourSummary, pending: tuple[int, int]
 ) -> list[dg.AssetCheckResult]:
     """`closes_at`: the end of the hour's window; `pending`: raw rows and aggregates that are pending after the run."""
     left = done.left.total()

@@ -8,7 +8,7 @@ import dagster as dg
 from metering_dagster.core.dagster_history import UNDER_WAY, Metadata, count_of, last_materialization, text_of
 from metering_dagster.core.errors import MeteringError
 from metering_dagster.metering.defs.metadata import PENDING_AGGREGATES
-from metering_dagster.metering.rules.run_decision import LastRun, Pending
+from metering_dagster.metering.rules.run_decision import LastRun, PendingFound
 from metering_dagster.metering.services.deployment import Deployment
 
 METERED, AGGREGATED = dg.AssetKey("metered_usage"), dg.AssetKey("aggregated_usage")
@@ -65,7 +65,7 @@ class HourEvidence:
         )
         return [0] * len(names)
 
-    def pending(self, expected: LastRun | None) -> Pending:
+    def pending(self, expected: LastRun | None) -> PendingFound:
         """What is pending, counted one beyond what the last run left."""
         rows, aggregates = (expected.pending_rows, expected.pending_aggregates) if expected else (0, 0)
         return self.count(1 + rows, 1 + aggregates)
@@ -81,12 +81,12 @@ class HourEvidence:
             self.doubts.append(f"Whether {self.bucket} has commits could not be looked up, so a run looks: {error}")
             return True
 
-    def count(self, most_rows: int, most_aggregates: int) -> Pending:
+    def count(self, most_rows: int, most_aggregates: int) -> PendingFound:
         """What is pending, counted no further than that; a look that fails says why."""
         try:
             probe = self.deployment.probe
             rows = probe.rows.count(self.bucket, most_rows, self.until)
             aggregates = probe.aggregates.count(self.bucket, most_aggregates, self.until)
         except MeteringError as error:
-            return Pending(0, 0, str(error))
-        return Pending(rows, aggregates)
+            return PendingFound(0, 0, str(error))
+        return PendingFound(rows, aggregates)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import dagster as dg
 
 from metering_dagster.core.errors import MeteringError
-from metering_dagster.ledger.rules.entries import Entry, Standing
+from metering_dagster.ledger.rules.entries import Entry, HourSummary
 from metering_dagster.ledger.services.hour_summary import standing_of_hour
 from metering_dagster.ledger.stores.files import LedgerFile
 
@@ -60,10 +60,10 @@ class Telling:
         self.files[hour].tell(entry)
 
 
-def standing_so_far(context: dg.OpExecutionContext, deployment: "Deployment", hour: str) -> Standing:
+def standing_so_far(context: dg.OpExecutionContext, deployment: "Deployment", hour: str) -> HourSummary:
     """What all runs of the hour so far left behind; nothing, with a warning, where the ledger cannot be read."""
     try:
         return standing_of_hour(deployment.ledger(context.instance.storage_directory()), hour)
     except MeteringError as error:
         context.log.warning(f"The checks speak of this run alone. {error}")
-        return Standing()
+        return HourSummary()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import dagster as dg
 
 from metering_dagster.core.masking import markdown_list, mask_text, printable
-from metering_dagster.ledger.rules.entries import Standing
+from metering_dagster.ledger.rules.entries import HourSummary
 from metering_dagster.metering.rules.quantities import number_text, total
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def of_aggregation(mode: str, done: "Aggregation") -> Metadata:
 def of_submission(
     mode: str,
     done: "Submission",
-    standing: Standing,
+    standing: HourSummary,
     pending: tuple[int, int],
     ledger: str | None,
 ) -> Metadata:

@@ -13,10 +13,10 @@ from pydantic import Field
 
 from metering_dagster.core import hours
 from metering_dagster.core.errors import MeteringError
-from metering_dagster.ledger.rules.entries import Standing
+from metering_dagster.ledger.rules.entries import HourSummary
 from metering_dagster.metering.defs import checks, metadata
 from metering_dagster.metering.defs.ledger_writer import Telling, ledger_file, standing_so_far
-from metering_dagster.metering.rules.flush_window import Whose
+from metering_dagster.metering.rules.flush_window import LicenseScope
 from metering_dagster.metering.services import hour_run
 from metering_dagster.settings import Mode
 
@@ -111,7 +111,7 @@ def aggregate_groups(context: dg.OpExecutionContext, config: HourConfig) -> Yiel
         restored = hour_run.restored_lately(deployment.tables, deployment.settings.now())
         for note in [*done.failures.notes, *done.notes, *([restored] if restored else [])]:
             context.log.warning(note)
-        if whose is Whose.EVERYBODY:
+        if whose is LicenseScope.ALL:
             standing = standing_so_far(context, deployment, hour)
             rejected = deployment.tables.usage.count_rejected(standing.rejected_rows)
             yield from checks.of_aggregation(done, standing, rejected)
@@ -148,10 +148,10 @@ def submit_batches(context: dg.OpExecutionContext, config: HourConfig) -> Yielde
             context.log.warning(words)
         now = deployment.settings.now()
         failure = hour_run.left_pending(hour, submission, now)
-        if whose is Whose.DEPROVISIONING:
+        if whose is LicenseScope.DEPROVISIONING:
             # An observation, for the hour itself is not done.
             pending = _pending_of(deployment, hour)
-            shown = metadata.of_submission(mode, submission, Standing(), pending, ledger.written)
+            shown = metadata.of_submission(mode, submission, HourSummary(), pending, ledger.written)
             context.log_event(dg.AssetObservation("metered_usage", partition=hour, metadata=shown))
         else:
             tables = deployment.tables
@@ -167,24 +167,26 @@ def submit_batches(context: dg.OpExecutionContext, config: HourConfig) -> Yielde
         yield dg.Output(None, "result", metadata=shown)
 
 
-def _submit(deployment: "Deployment", part: "Slice", whose: Whose, tell: "Tell") -> "Submission":
+def _submit(deployment: "Deployment", part: "Slice", whose: LicenseScope, tell: "Tell") -> "Submission":
     """Send what is pending in the slice; in shadow mode work out what would be."""
     if deployment.mode is Mode.SHADOW:
         from metering_dagster.metering.services.shadow import would_bill
 
         return would_bill(deployment.tables, part, tell)
-    return deployment.submitter(tell, urgent=whose is Whose.DEPROVISIONING).submit(part)
+    return deployment.submitter(tell, urgent=whose is LicenseScope.DEPROVISIONING).submit(part)
 
 
 def _pending_of(deployment: "Deployment", hour: str) -> tuple[int, int]:
     """Raw rows and aggregates of the hour that are pending of the buyers whose flush window is open."""
     from metering_dagster.metering.services.discovery import pending_of
 
-    part, _ = deployment.slice_of(hours.parse_bucket(hour), Whose.DEPROVISIONING)
+    part, _ = deployment.slice_of(hours.parse_bucket(hour), LicenseScope.DEPROVISIONING)
     return pending_of(deployment.tables, part)
 
 
-def _visit(context: dg.OpExecutionContext, config: HourConfig) -> tuple["Deployment", "Slice", str | None, Whose]:
+def _visit(
+    context: dg.OpExecutionContext, config: HourConfig
+) -> tuple["Deployment", "Slice", str | None, LicenseScope]:
     """What a step works with, if the hour may be metered; why nothing is to be done, of one past its window; and whose
     usage it is about.
 
@@ -194,7 +196,9 @@ def _visit(context: dg.OpExecutionContext, config: HourConfig) -> tuple["Deploym
     deployment: Deployment = context.resources.metering
     deployment.settings.require()
     mapped = context.get_mapping_key()
-    hour, whose = (hour_of(mapped), Whose.DEPROVISIONING) if mapped else (context.partition_key, Whose.EVERYBODY)
+    hour, whose = (
+        (hour_of(mapped), LicenseScope.DEPROVISIONING) if mapped else (context.partition_key, LicenseScope.ALL)
+    )
     beginning = hour_run.begin(deployment, hour, whose, ignore_lock=config.ignore_lock)
     if beginning.unknown:
         context.log.warning(f"Which licenses are deprovisioning is not known. {beginning.unknown}")

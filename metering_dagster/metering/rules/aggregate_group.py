@@ -23,7 +23,7 @@ from metering_dagster.metering.rules.quantities import (
     readable_number,
     total,
 )
-from metering_dagster.metering.rules.raw_row import OURS, GroupKey, RawRow, Usage, judge
+from metering_dagster.metering.rules.raw_row import OURS, BillableRow, GroupKey, RawRow, judge
 from metering_dagster.metering.rules.statuses import RawStatus, Reason
 
 MAX_DIMENSION = 255
@@ -52,7 +52,7 @@ class Aggregate:
     """Its aggregate was gone and was put back: it may have been billed before."""
 
 
-class Outcome(StrEnum):
+class GroupOutcome(StrEnum):
     """What is to be done with a group now."""
 
     NOTHING = "nothing"
@@ -74,10 +74,10 @@ class Outcome(StrEnum):
 class Verdict:
     """What a visit makes of one uncommitted group."""
 
-    outcome: Outcome
+    outcome: GroupOutcome
     bad: tuple[tuple[RawRow, Reason], ...] = ()
     """Pending rows to be rejected, each with its own fault."""
-    usages: tuple[Usage, ...] = ()
+    usages: tuple[BillableRow, ...] = ()
     """The good rows that the outcome concerns."""
     reason: Reason | None = None
     """Of `REJECT` and `LEAVE`."""
@@ -92,26 +92,26 @@ def judge_group(
     rows = [row for row in rows if belongs(key, row)]
     bad, usages = judge_pending(rows, quantities)
     if not bad and not usages:
-        return Verdict(Outcome.NOTHING)
+        return Verdict(GroupOutcome.NOTHING)
     standing = [row for row in rows if row.is_rejected]
     # Whatever their reason says: their group was at fault, another pipeline is stricter, or a setting was mended.
-    revived = tuple(found for row in standing if isinstance(found := judge(row, quantities), Usage))
+    revived = tuple(found for row in standing if isinstance(found := judge(row, quantities), BillableRow))
     if revived:
-        return Verdict(Outcome.REVIVE, usages=revived)
+        return Verdict(GroupOutcome.REVIVE, usages=revived)
     if not usages:
-        return Verdict(Outcome.NOTHING, bad)
+        return Verdict(GroupOutcome.NOTHING, bad)
     folded = fold(key, usages, now, quantities)
     if isinstance(folded, Reason):
-        return Verdict(Outcome.REJECT, bad, usages, reason=folded)
-    return _weighed(Verdict(Outcome.COMMIT, bad, usages, aggregate=folded), standing, last_call=last_call)
+        return Verdict(GroupOutcome.REJECT, bad, usages, reason=folded)
+    return _weighed(Verdict(GroupOutcome.COMMIT, bad, usages, aggregate=folded), standing, last_call=last_call)
 
 
 def _weighed(commit: Verdict, standing: Sequence[RawRow], *, last_call: bool) -> Verdict:
     """The verdict, or a hold or a wait at zero, where the last call has not come."""
     if (commit.bad or standing) and not last_call:
-        return replace(commit, outcome=Outcome.HOLD, aggregate=None)
+        return replace(commit, outcome=GroupOutcome.HOLD, aggregate=None)
     if commit.aggregate is not None and commit.aggregate.quantity == 0 and not last_call:
-        return replace(commit, outcome=Outcome.ZERO, aggregate=None)
+        return replace(commit, outcome=GroupOutcome.ZERO, aggregate=None)
     return commit
 
 
@@ -125,25 +125,27 @@ def judge_recounted(
     """
     rows = [row for row in rows if belongs(key, row)]
     standing = [row for row in rows if row.is_rejected]
-    revived = tuple(found for row in standing if isinstance(found := judge(row, quantities), Usage))
+    revived = tuple(found for row in standing if isinstance(found := judge(row, quantities), BillableRow))
     if revived:
-        return Verdict(Outcome.REVIVE, usages=revived)
+        return Verdict(GroupOutcome.REVIVE, usages=revived)
     bad: list[tuple[RawRow, Reason]] = []
-    usages: list[Usage] = []
+    usages: list[BillableRow] = []
     for row in rows:
         if row.pending is None and row.status != RawStatus.AGGREGATED:
             continue
         found = judge(as_others_read(row), quantities)
-        if isinstance(found, Usage):
+        if isinstance(found, BillableRow):
             usages.append(found)
         elif row.pending is not None and readable_number(row.quantity) is None:
             bad.append((row, found))
         else:
-            return Verdict(Outcome.LEAVE, reason=found)
+            return Verdict(GroupOutcome.LEAVE, reason=found)
     folded = fold(key, usages, now, quantities)
     if isinstance(folded, Reason):
-        return Verdict(Outcome.LEAVE, reason=folded)
-    return _weighed(Verdict(Outcome.COMMIT, tuple(bad), tuple(usages), aggregate=folded), standing, last_call=last_call)
+        return Verdict(GroupOutcome.LEAVE, reason=folded)
+    return _weighed(
+        Verdict(GroupOutcome.COMMIT, tuple(bad), tuple(usages), aggregate=folded), standing, last_call=last_call
+    )
 
 
 def as_others_read(row: RawRow) -> RawRow:
@@ -163,14 +165,14 @@ def belongs(key: GroupKey, row: RawRow) -> bool:
 
 def judge_pending(
     rows: Iterable[RawRow], quantities: Quantities
-) -> tuple[tuple[tuple[RawRow, Reason], ...], tuple[Usage, ...]]:
+) -> tuple[tuple[tuple[RawRow, Reason], ...], tuple[BillableRow, ...]]:
     """The pending rows, judged one by one: the bad ones with their faults, and the good ones."""
     judged = [(row, judge(row, quantities)) for row in rows if row.pending is not None]
     bad = tuple((row, found) for row, found in judged if isinstance(found, Reason))
-    return bad, tuple(found for _, found in judged if isinstance(found, Usage))
+    return bad, tuple(found for _, found in judged if isinstance(found, BillableRow))
 
 
-def fold(key: GroupKey, usages: Sequence[Usage], now: datetime, quantities: Quantities) -> Aggregate | Reason:
+def fold(key: GroupKey, usages: Sequence[BillableRow], now: datetime, quantities: Quantities) -> Aggregate | Reason:
     """The aggregate of these rows, or the first fault of the group as a whole."""
     identifier = None
     if key.is_legacy:
@@ -199,7 +201,7 @@ def legacy_identifier(stored: Iterable[object]) -> str | Reason | None:
     return named.pop() if named else None
 
 
-def _fold_allocations(usages: Sequence[Usage]) -> Allocations | None:
+def _fold_allocations(usages: Sequence[BillableRow]) -> Allocations | None:
     """The buckets of all rows; what rows without allocations used is the untagged bucket, if others have any."""
     if all(u.allocations is None for u in usages):
         return None
@@ -242,7 +244,7 @@ def _size_fault(aggregate: Aggregate, quantities: Quantities) -> Reason | None:
     return Reason.AGGREGATE_TOO_LARGE if item_bytes(aggregate) > MAX_ITEM_BYTES else None
 
 
-def _commit_fault(aggregate: Aggregate, usages: Sequence[Usage]) -> Reason | None:
+def _commit_fault(aggregate: Aggregate, usages: Sequence[BillableRow]) -> Reason | None:
     """The commit remembers the record and the counted rows beside it, and is an item as well."""
     rows_from_above = len(usages) * _MOST_BYTES_OF_A_ROW
     size = item_bytes(aggregate)

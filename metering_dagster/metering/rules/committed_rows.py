@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 from metering_dagster.metering.rules.quantities import EXACT, Allocations, number_text
-from metering_dagster.metering.rules.raw_row import Usage
+from metering_dagster.metering.rules.raw_row import BillableRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ Counted = Mapping[int, CountedRow]
 class LateRow:
     """A pending row that is not in its group's commit."""
 
-    usage: Usage
+    usage: BillableRow
     late_by: Decimal
     """What the bill lacks because of it; negative where a counted second was overwritten with less."""
 
@@ -40,7 +40,7 @@ class LateRow:
 class Settlement:
     """What becomes of the good pending rows of a committed group."""
 
-    aggregated: tuple[Usage, ...]
+    aggregated: tuple[BillableRow, ...]
     late: tuple[LateRow, ...]
     total: Decimal
     """Of the commit."""
@@ -48,7 +48,7 @@ class Settlement:
     """Rows in the commit."""
 
 
-def count(usages: Iterable[Usage]) -> Counted:
+def count(usages: Iterable[BillableRow]) -> Counted:
     """The memory of these rows."""
     return {u.second: CountedRow(u.quantity, allocations_digest(u.allocations)) for u in usages}
 
@@ -78,7 +78,7 @@ def decode(data: object) -> Counted | None:
         return None
 
 
-def settle(total_quantity: Decimal, counted: Counted, usages: Iterable[Usage]) -> Settlement:
+def settle(total_quantity: Decimal, counted: Counted, usages: Iterable[BillableRow]) -> Settlement:
     """Tell the good pending rows of a group that we committed apart (domain: after a commit).
 
     A row is `Aggregated` if its second was counted with the same quantity and allocations, else late by the difference.

@@ -15,10 +15,10 @@ Windows = Mapping[Buyer, datetime | None]
 """The buyers whose flush window is open, each with its end; None where the end is no instant."""
 
 
-class Whose(Enum):
+class LicenseScope(Enum):
     """Whose usage a visit of an hour is about. It names no buyer, so it may stand where everybody can read."""
 
-    EVERYBODY = "everybody's"
+    ALL = "everybody's"
     DEPROVISIONING = "that of the buyers whose flush window is open"
 
 

@@ -10,11 +10,11 @@ from decimal import Decimal
 
 from metering_dagster.core.masking import digest, mask, mask_text
 from metering_dagster.core.quantity_kind import Quantities
-from metering_dagster.metering.rules.aggregate_group import Aggregate, Outcome, Verdict, belongs, judge_pending
+from metering_dagster.metering.rules.aggregate_group import Aggregate, GroupOutcome, Verdict, belongs, judge_pending
 from metering_dagster.metering.rules.committed_rows import Counted, settle
 from metering_dagster.metering.rules.foreign_aggregate import StampedRow, settle_others
 from metering_dagster.metering.rules.quantities import number_text, readable_number, total
-from metering_dagster.metering.rules.raw_row import GroupKey, RawRow, RowEnd, Usage, judge
+from metering_dagster.metering.rules.raw_row import BillableRow, GroupKey, RawRow, RowEnd, judge
 from metering_dagster.metering.rules.statuses import RawStatus, Reason
 
 
@@ -23,7 +23,7 @@ class Commit:
     """A group to be committed: its aggregate, and the raw rows that it counts."""
 
     aggregate: Aggregate
-    usages: tuple[Usage, ...]
+    usages: tuple[BillableRow, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +73,11 @@ def step_of_verdict(visit: GroupVisit, verdict: Verdict) -> GroupStep:
     """The writes that a verdict on an uncommitted group asks for."""
     ends = [RowEnd(row, RawStatus.REJECTED, reason.value) for row, reason in verdict.bad]
     commit = None
-    if verdict.outcome is Outcome.REJECT and verdict.reason is not None:
+    if verdict.outcome is GroupOutcome.REJECT and verdict.reason is not None:
         ends += [RowEnd(usage.row, RawStatus.REJECTED, verdict.reason.value) for usage in verdict.usages]
-    elif verdict.outcome is Outcome.REVIVE:
+    elif verdict.outcome is GroupOutcome.REVIVE:
         ends += [RowEnd(usage.row, None, pending=visit.key.bucket) for usage in verdict.usages]
-    elif verdict.outcome is Outcome.COMMIT and verdict.aggregate is not None:
+    elif verdict.outcome is GroupOutcome.COMMIT and verdict.aggregate is not None:
         commit = Commit(verdict.aggregate, verdict.usages)
     step = GroupStep(visit, ends, commit=commit, verdict=verdict)
     if commit is None and verdict.usages:
@@ -97,7 +97,7 @@ def step_of_held_again(visit: GroupVisit, verdict: Verdict, quantities: Quantiti
     by_key = {row.sort_key: row for row in visit.rows}
     stored = [by_key[row.sort_key] for row in again]
     step.ends += [
-        RowEnd(row, None, pending=visit.key.bucket) for row in stored if isinstance(judge(row, quantities), Usage)
+        RowEnd(row, None, pending=visit.key.bucket) for row in stored if isinstance(judge(row, quantities), BillableRow)
     ]
     return step
 
@@ -105,7 +105,7 @@ def step_of_held_again(visit: GroupVisit, verdict: Verdict, quantities: Quantiti
 def step_of_twin(visit: GroupVisit, verdict: Verdict) -> GroupStep:
     """The end of a legacy group whose identity another group holds: the service would take it for that one again."""
     return step_of_verdict(
-        visit, Verdict(Outcome.REJECT, verdict.bad, verdict.usages, reason=Reason.MISSING_LEGACY_IDENTIFIER)
+        visit, Verdict(GroupOutcome.REJECT, verdict.bad, verdict.usages, reason=Reason.MISSING_LEGACY_IDENTIFIER)
     )
 
 

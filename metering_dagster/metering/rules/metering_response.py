@@ -31,7 +31,7 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class MeteringResponse:
     """The content of an answer, record by record.
 
     A record that no readable result is about counts as unprocessed.
@@ -56,7 +56,9 @@ class _Said:
     """Whether it echoes anything of an identity."""
 
 
-def read_answer(answer: Any, records: Sequence[Mapping[str, Any]], aggregates: Sequence[Aggregate]) -> Answer | str:
+def read_answer(
+    answer: Any, records: Sequence[Mapping[str, Any]], aggregates: Sequence[Aggregate]
+) -> MeteringResponse | str:
     """Match the results of an answer to the records as they were sent, which stand for these aggregates.
 
     Returns what is wrong, in words, where the answer is none at all.
@@ -74,7 +76,7 @@ def read_answer(answer: Any, records: Sequence[Mapping[str, Any]], aggregates: S
     unsaid = len(records) - len(results) - len(_list(answer.get("UnprocessedRecords")))
     if unsaid > 0:
         faults.append(f"{unsaid} of {len(records)} records are in no list of the answer")
-    return Answer(
+    return MeteringResponse(
         tuple(Result(aggregates[place], status, record_id) for place, (status, record_id) in sorted(matched.items())),
         tuple(aggregate for place, aggregate in enumerate(aggregates) if place not in matched),
         "; ".join(dict.fromkeys(faults)),

@@ -160,7 +160,7 @@ def _read_key(sort_key: str, account: object, dimension: object, timestamp: obje
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class BillableRow:
     """A raw row that can be billed."""
 
     row: RawRow
@@ -170,7 +170,7 @@ class Usage:
     allocations: Allocations | None
 
 
-def judge(row: RawRow, quantities: Quantities) -> Usage | Reason:
+def judge(row: RawRow, quantities: Quantities) -> BillableRow | Reason:
     """The usage that a row states, or the first of its faults (domain: reason codes)."""
     instant = _read_key(row.sort_key, row.account, row.dimension, row.timestamp)
     if isinstance(instant, Reason):
@@ -185,4 +185,4 @@ def judge(row: RawRow, quantities: Quantities) -> Usage | Reason:
         if isinstance(read, Reason):
             return read
         allocations = read
-    return Usage(row, instant.minute * 60 + instant.second, row.quantity, allocations)
+    return BillableRow(row, instant.minute * 60 + instant.second, row.quantity, allocations)

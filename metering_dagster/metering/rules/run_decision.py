@@ -24,7 +24,7 @@ class LastRun:
     """Of the rows: those of groups that summed to 0."""
 
 
-class Evidence(Protocol):
+class HourFacts(Protocol):
     """What a tick can look up, each thing only when it is needed."""
 
     def is_running(self) -> bool:
@@ -33,7 +33,7 @@ class Evidence(Protocol):
     def last_run(self) -> LastRun | None:
         """The last run of the hour that went through."""
 
-    def pending(self, expected: LastRun | None) -> "Pending":
+    def pending(self, expected: LastRun | None) -> "PendingFound":
         """What is pending in the hour."""
 
     def has_commits(self) -> bool:
@@ -41,7 +41,7 @@ class Evidence(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Pending:
+class PendingFound:
     """What a probe found, counted no further than one beyond what was expected."""
 
     rows: int
@@ -51,59 +51,61 @@ class Pending:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class RunDecision:
     """A run, or none, and why."""
 
     run: bool
     reason: str
 
 
-def decide(hour: datetime, now: datetime, lock_hours: int, evidence: Evidence) -> Decision:
+def decide(hour: datetime, now: datetime, lock_hours: int, evidence: HourFacts) -> RunDecision:
     """What the tick at `now` does about `hour`."""
     offset, bucket = hours.offset_of(hour, now), hours.bucket(hour)
     if hours.is_locked(hour, now, lock_hours):
         opens = f"{hours.opens_at(hour, lock_hours):%Y-%m-%dT%H:%MZ}"
-        return Decision(False, f"{bucket} is still open for late usage until {opens}.")
+        return RunDecision(False, f"{bucket} is still open for late usage until {opens}.")
     if not hours.is_billable(hour, now):
-        return Decision(False, f"{bucket} can no longer be billed; the age-out ends what is left of it.")
+        return RunDecision(False, f"{bucket} can no longer be billed; the age-out ends what is left of it.")
     if evidence.is_running():
-        return Decision(False, f"A run of {bucket} is queued or under way.")
+        return RunDecision(False, f"A run of {bucket} is queued or under way.")
     last = closing_run(hour, lock_hours, evidence)
     pending = evidence.pending(last)
     if pending.failure:
-        return Decision(True, f"Whether anything is pending in {bucket} could not be looked up: {pending.failure}")
+        return RunDecision(True, f"Whether anything is pending in {bucket} could not be looked up: {pending.failure}")
     if pending.rows or pending.aggregates:
         return _with_work(hour, now, last, pending)
     if last is not None:
         return _of_closed_hour(hour, now, last, evidence)
     if _is_first_call(hour, now, lock_hours) or offset >= ASKED_FOR_IN_ANY_CASE:
-        return Decision(True, f"Nothing is pending in {bucket}, and no run has closed it yet.")
-    return Decision(False, f"Nothing is pending in {bucket}.")
+        return RunDecision(True, f"Nothing is pending in {bucket}, and no run has closed it yet.")
+    return RunDecision(False, f"Nothing is pending in {bucket}.")
 
 
-def closing_run(hour: datetime, lock_hours: int, evidence: Evidence) -> LastRun | None:
+def closing_run(hour: datetime, lock_hours: int, evidence: HourFacts) -> LastRun | None:
     """The last run that went through after the lock; one by hand before the hour was over closed nothing."""
     last = evidence.last_run()
     return None if last is None or hours.is_locked(hour, last.ended, lock_hours) else last
 
 
-def _of_closed_hour(hour: datetime, now: datetime, last: LastRun, evidence: Evidence) -> Decision:
+def _of_closed_hour(hour: datetime, now: datetime, last: LastRun, evidence: HourFacts) -> RunDecision:
     bucket = hours.bucket(hour)
     if _is_last_visit_due(hour, now, last) and evidence.has_commits():
-        return Decision(True, f"The last visit of {bucket}: it looks whether each commit still has its aggregate.")
-    return Decision(False, f"{bucket} is closed: it was metered, and nothing is pending in it.")
+        return RunDecision(True, f"The last visit of {bucket}: it looks whether each commit still has its aggregate.")
+    return RunDecision(False, f"{bucket} is closed: it was metered, and nothing is pending in it.")
 
 
-def _with_work(hour: datetime, now: datetime, last: LastRun | None, pending: Pending) -> Decision:
+def _with_work(hour: datetime, now: datetime, last: LastRun | None, pending: PendingFound) -> RunDecision:
     bucket = hours.bucket(hour)
     unchanged = last is not None and (pending.rows, pending.aggregates) == (last.pending_rows, last.pending_aggregates)
     if unchanged and not pending.aggregates and not _is_asked_for_in_any_case(hour, now, last):
-        return Decision(
+        return RunDecision(
             False,
             f"{pending.rows} rows of {bucket} are held by a rejected row or sum to zero, as the last run left them; "
             "nothing has changed since. They go at the hour's last call.",
         )
-    return Decision(True, f"At least {pending.rows} rows and {pending.aggregates} aggregates of {bucket} are pending.")
+    return RunDecision(
+        True, f"At least {pending.rows} rows and {pending.aggregates} aggregates of {bucket} are pending."
+    )
 
 
 def _is_asked_for_in_any_case(hour: datetime, now: datetime, last: LastRun | None) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from decimal import Decimal
 
 from metering_dagster.core import hours
-from metering_dagster.metering.rules.aggregate_group import Outcome, Verdict, belongs, judge_group, judge_recounted
+from metering_dagster.metering.rules.aggregate_group import GroupOutcome, Verdict, belongs, judge_group, judge_recounted
 from metering_dagster.metering.rules.group_steps import (
     Commit,
     GroupStep,
@@ -124,7 +124,7 @@ def _handle(
             judged.append((visit, _judge(tables, part, visit, judge_group)))
     doubtful = [
         visit.key for visit, verdict in judged
-        if not first or not tables.writes or verdict.outcome is not Outcome.COMMIT
+        if not first or not tables.writes or verdict.outcome is not GroupOutcome.COMMIT
         or verdict.bad or _looks_committed(visit)
     ]  # fmt: skip
     known = dict(report.failures.each("looked up", doubtful, tables.aggregated.committed_each, named))
@@ -159,7 +159,7 @@ def _judge(tables: Tables, part: Slice, visit: GroupVisit, rule: Callable[..., V
     now = tables.clock()
     last_call = part.is_last_call((visit.key.license_arn, visit.key.account), now)
     verdict = rule(visit.key, visit.rows, now, tables.quantities, last_call=last_call)
-    if verdict.outcome is Outcome.REVIVE and not tables.writes:
+    if verdict.outcome is GroupOutcome.REVIVE and not tables.writes:
         revived = {usage.row.sort_key for usage in verdict.usages}
         rows = [replace(row, pending=visit.key.bucket) if row.sort_key in revived else row for row in visit.rows]
         return rule(visit.key, rows, now, tables.quantities, last_call=last_call)
@@ -182,15 +182,15 @@ def _step(
         return step_of_verdict(visit, verdict)  # its commit is refused if it was committed before
     if _looks_committed(visit):
         verdict = _judge(tables, part, visit, judge_recounted)
-        if verdict.outcome is Outcome.HOLD and tables.writes:
+        if verdict.outcome is GroupOutcome.HOLD and tables.writes:
             return step_of_held_again(visit, verdict, tables.quantities)
-    commits = verdict.outcome is Outcome.COMMIT and verdict.aggregate is not None
+    commits = verdict.outcome is GroupOutcome.COMMIT and verdict.aggregate is not None
     if commits and key.is_legacy and tables.writes:
         # The commit may have been refused for its identity: whoever holds that is looked at.
         claimed = tables.aggregated.identities.claim(filter(None, [verdict.aggregate]), tables.clock())
         if key in claimed.refused and _looks_committed(visit):
             # Which of the two was billed before a restore nobody can tell: its rows stay as they are.
-            return step_of_verdict(visit, Verdict(Outcome.LEAVE, reason=Reason.MISSING_LEGACY_IDENTIFIER))
+            return step_of_verdict(visit, Verdict(GroupOutcome.LEAVE, reason=Reason.MISSING_LEGACY_IDENTIFIER))
         if key in claimed.refused:
             return step_of_twin(visit, verdict)
     return step_of_verdict(visit, verdict)

@@ -11,7 +11,7 @@ from decimal import Decimal
 
 from metering_dagster.core.masking import mask_text
 from metering_dagster.ledger.rules.entries import Entry
-from metering_dagster.metering.rules.aggregate_group import Aggregate, Outcome, Verdict, belongs
+from metering_dagster.metering.rules.aggregate_group import Aggregate, GroupOutcome, Verdict, belongs
 from metering_dagster.metering.rules.group_steps import Commit, GroupVisit, name_of
 from metering_dagster.metering.rules.isolation import Failures
 from metering_dagster.metering.rules.quantities import EXACT, number_text, total
@@ -132,14 +132,14 @@ class Aggregation:
     def count_verdict(self, visit: GroupVisit, verdict: Verdict) -> None:
         """Count a group that stays pending: held, waiting at zero, or left as it is."""
         key = visit.key
-        if verdict.outcome is Outcome.LEAVE:
+        if verdict.outcome is GroupOutcome.LEAVE:
             self.left_groups += 1
             why = verdict.reason.value if verdict.reason is not None else ""
             self.note(key, f"it has neither an aggregate nor a commit, and a row of it cannot be billed: {why}")
-        if verdict.outcome not in (Outcome.HOLD, Outcome.ZERO):
+        if verdict.outcome not in (GroupOutcome.HOLD, GroupOutcome.ZERO):
             return
         quantity, rows = total(usage.quantity for usage in verdict.usages), len(verdict.usages)
-        held = verdict.outcome is Outcome.HOLD
+        held = verdict.outcome is GroupOutcome.HOLD
         self.tell(ledger_entries.of_waiting(key, quantity, rows, held=held))
         if held:
             self.held_groups += 1

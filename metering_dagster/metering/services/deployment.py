@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from metering_dagster.core.errors import CallerError, MeteringError, TableError, UnreachableError
 from metering_dagster.ledger.stores.files import Ledger, default_uri
-from metering_dagster.metering.rules.flush_window import Whose, Windows, buyers_of
+from metering_dagster.metering.rules.flush_window import LicenseScope, Windows, buyers_of
 from metering_dagster.metering.services.tables import Slice, Tables
 from metering_dagster.settings import Mode, Settings
 
@@ -164,7 +164,7 @@ class Deployment:
         endpoint = endpoints.get("AWS_ENDPOINT_URL_S3") or endpoints.get("AWS_ENDPOINT_URL")
         return Ledger(uri, endpoint, self.settings.region)
 
-    def slice_of(self, hour: datetime, whose: Whose = Whose.EVERYBODY) -> tuple[Slice, str | None]:
+    def slice_of(self, hour: datetime, whose: LicenseScope = LicenseScope.ALL) -> tuple[Slice, str | None]:
         """The slice of an hour with the open flush windows in it; and why they are not known, if they are not.
 
         Without them the hour goes on: nobody is urgent, and no last call comes early. A flush does not: it would know
@@ -178,7 +178,7 @@ class Deployment:
             except (UnreachableError, CallerError, TableError) as error:
                 unknown = error
             self._windows = (time.monotonic(), expiries, unknown)
-        if whose is not Whose.DEPROVISIONING:
+        if whose is not LicenseScope.DEPROVISIONING:
             return Slice(hour, None, expiries), str(unknown) if unknown else None
         if unknown is not None:
             raise unknown

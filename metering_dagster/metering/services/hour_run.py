@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from metering_dagster.core import hours
 from metering_dagster.core.errors import LeftPendingError, MeteringError
 from metering_dagster.ledger.rules.entries import Entry
-from metering_dagster.metering.rules.flush_window import Whose
+from metering_dagster.metering.rules.flush_window import LicenseScope
 from metering_dagster.metering.rules.hour_guard import refuse_open_hour
 from metering_dagster.metering.rules.isolation import Failures
 
@@ -39,10 +39,10 @@ class Beginning:
     """Of an hour that is past its window: why nothing is to be done."""
 
 
-def begin(deployment: "Deployment", bucket: str, whose: Whose, *, ignore_lock: bool = False) -> Beginning:
+def begin(deployment: "Deployment", bucket: str, whose: LicenseScope, *, ignore_lock: bool = False) -> Beginning:
     """The slice of this hour; `HourRefusedError` where it must not be metered yet. A flush knows no lock."""
     settings, hour = deployment.settings, hours.parse_bucket(bucket)
-    if whose is Whose.EVERYBODY:
+    if whose is LicenseScope.ALL:
         refuse_open_hour(hour, settings.now(), settings.lock_hours, ignore_lock=ignore_lock)
     part, unknown = deployment.slice_of(hour, whose)
     return Beginning(part, unknown, closed_hour(deployment.tables, part, settings.now()))
@@ -118,7 +118,7 @@ def not_folded(bucket: str, done: "Aggregation") -> LeftPendingError | None:
 
 
 def send_the_rest(
-    deployment: "Deployment", bucket: str, whose: Whose, done: "Aggregation", tell: Callable[[Entry], None]
+    deployment: "Deployment", bucket: str, whose: LicenseScope, done: "Aggregation", tell: Callable[[Entry], None]
 ) -> str:
     """Send what of the hour is committed although its fold is not through: what is wrong with one group must not cost
     the others their bill. In words, what came of it, as a sentence behind those of `not_folded`.
@@ -127,7 +127,7 @@ def send_the_rest(
         return ""
     part, _ = deployment.slice_of(hours.parse_bucket(bucket), whose)
     try:
-        sent = deployment.submitter(tell, urgent=whose is Whose.DEPROVISIONING).submit(part)
+        sent = deployment.submitter(tell, urgent=whose is LicenseScope.DEPROVISIONING).submit(part)
     except MeteringError as error:
         return f" Sending the others failed as well: {error}"
     left = left_pending(bucket, sent, deployment.settings.now())
@@ -136,7 +136,7 @@ def send_the_rest(
 
 
 def aggregate_and_send(
-    deployment: "Deployment", bucket: str, whose: Whose, part: "Slice", tell: Callable[[Entry], None]
+    deployment: "Deployment", bucket: str, whose: LicenseScope, part: "Slice", tell: Callable[[Entry], None]
 ) -> str:
     """Take the hour through although its discovery is not; what came of it, as a sentence behind `not_discovered`."""
     from metering_dagster.metering.services.aggregation import aggregate

@@ -5,7 +5,7 @@ Belongs here: ledger entries made from rows, groups and records. Does not: when 
 
 from decimal import Decimal
 
-from metering_dagster.ledger.rules.entries import Entry, Kind, Outcome
+from metering_dagster.ledger.rules.entries import Entry, EntryKind, EntryOutcome
 from metering_dagster.metering.rules.aggregate_group import Aggregate
 from metering_dagster.metering.rules.raw_row import GroupKey, RowEnd, group_of, parse_sort_key
 from metering_dagster.metering.rules.statuses import RawStatus
@@ -19,7 +19,7 @@ def of_row(end: RowEnd) -> Entry:
     # What cannot be billed is missing in the hour that its key names, wherever it was filed.
     group = group_of(row.license_arn, row.sort_key) if end.status in (RawStatus.LATE, RawStatus.EXPIRED) else None
     return Entry(
-        kind=Kind.ROW.value,
+        kind=EntryKind.ROW.value,
         outcome=end.status.value if end.status else "",
         license_arn=row.license_arn,
         customer_aws_account_id=parts.account if parts else str(row.account or ""),
@@ -35,8 +35,8 @@ def of_row(end: RowEnd) -> Entry:
 def of_waiting(key: GroupKey, quantity: Decimal, rows: int, *, held: bool) -> Entry:
     """A group that stays pending: held by a bad row, or waiting at zero."""
     return Entry(
-        kind=Kind.GROUP.value,
-        outcome=(Outcome.HELD if held else Outcome.WAITING).value,
+        kind=EntryKind.GROUP.value,
+        outcome=(EntryOutcome.HELD if held else EntryOutcome.WAITING).value,
         license_arn=key.license_arn,
         customer_aws_account_id=key.account,
         dimension=key.dimension,
@@ -54,7 +54,7 @@ def of_unsendable(end: RecordEnd) -> Entry:
     """An aggregate that breaks the contract, told as far as its key can be read."""
     parts = parse_sort_key(end.sort_key)
     return Entry(
-        kind=Kind.RECORD.value,
+        kind=EntryKind.RECORD.value,
         outcome=end.status.value,
         license_arn=end.license_arn,
         customer_aws_account_id=parts.account if parts else "",
@@ -67,13 +67,13 @@ def of_unsendable(end: RecordEnd) -> Entry:
 
 def of_would_bill(aggregate: Aggregate) -> Entry:
     """A record that a live run would have sent."""
-    return _record(aggregate, Outcome.WOULD_BILL.value)
+    return _record(aggregate, EntryOutcome.WOULD_BILL.value)
 
 
 def _record(aggregate: Aggregate, outcome: str, reason: str = "", record_id: str = "") -> Entry:
     key = aggregate.key
     return Entry(
-        kind=Kind.RECORD.value,
+        kind=EntryKind.RECORD.value,
         outcome=outcome,
         license_arn=key.license_arn,
         customer_aws_account_id=key.account,

@@ -6,7 +6,7 @@ Belongs here: putting the fold and the pending aggregates together into the ledg
 from decimal import Decimal
 
 from metering_dagster.core.masking import mask_text
-from metering_dagster.ledger.rules.entries import Outcome
+from metering_dagster.ledger.rules.entries import EntryOutcome
 from metering_dagster.metering.rules.isolation import Failures
 from metering_dagster.metering.rules.quantities import EXACT
 from metering_dagster.metering.services import ledger_entries
@@ -30,7 +30,7 @@ def would_bill(tables: Tables, part: Slice, tell: Tell) -> Submission:
     ]
     report.add_failures(failures)
     report.records = len(aggregates)
-    report.by_status[Outcome.WOULD_BILL.value] += len(aggregates)
+    report.by_status[EntryOutcome.WOULD_BILL.value] += len(aggregates)
     for record in sorted(aggregates, key=lambda record: record.key):
         dimension = mask_text(record.key.dimension)
         so_far = report.by_dimension.get(dimension, Decimal(0))

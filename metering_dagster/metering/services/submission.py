@@ -22,7 +22,7 @@ from metering_dagster.metering.rules.aggregate_group import Aggregate
 from metering_dagster.metering.rules.batching import Batch, Buyer, Lane, Products, cut_batches
 from metering_dagster.metering.rules.group_steps import name_of
 from metering_dagster.metering.rules.isolation import Failures, stops_the_rest, words_of
-from metering_dagster.metering.rules.metering_response import Answer, Result
+from metering_dagster.metering.rules.metering_response import MeteringResponse, Result
 from metering_dagster.metering.rules.quantities import EXACT, number_text
 from metering_dagster.metering.rules.statuses import RecordStatus
 from metering_dagster.metering.rules.usage_record import RecordEnd, StoredAggregate
@@ -195,13 +195,13 @@ class Submitter:
             if not self.sends:
                 return self._record([_end(a, RecordStatus.DRY_RUN) for a in batch.records], batch.records)
             outcome = self.marketplace.send(batch)
-            if isinstance(outcome, Answer) or outcome.trouble is not Trouble.CALLER:
+            if isinstance(outcome, MeteringResponse) or outcome.trouble is not Trouble.CALLER:
                 self._may_have_billed = True
             self.failures.went_well("sent")
             with self._lock:
                 self.report.calls += 1
             why = "left unprocessed by the service"
-            if isinstance(outcome, Answer):
+            if isinstance(outcome, MeteringResponse):
                 self._record_results(batch, outcome.results)
                 if not outcome.unprocessed:
                     return None

@@ -18,7 +18,7 @@ from metering_dagster.metering.rules import committed_rows
 from metering_dagster.metering.rules.aggregate_group import Aggregate
 from metering_dagster.metering.rules.committed_rows import Counted
 from metering_dagster.metering.rules.quantities import read_allocations, table_allocations
-from metering_dagster.metering.rules.raw_row import GroupKey, Usage, parse_sort_key
+from metering_dagster.metering.rules.raw_row import BillableRow, GroupKey, parse_sort_key
 
 LIFE = timedelta(days=35)
 """How long a commit is kept (`ttl`): well past the 30 hours in which an hour can be billed."""
@@ -50,7 +50,7 @@ class Committed:
     """The record that our commit made, where its aggregate is gone from the table."""
 
 
-def item_of(aggregate: Aggregate, usages: Iterable[Usage], now: datetime) -> dict[str, Any]:
+def item_of(aggregate: Aggregate, usages: Iterable[BillableRow], now: datetime) -> dict[str, Any]:
     """The item of a commit, without its keys. It has no `meteringPending`: no reader of the sparse index meets it."""
     stamp = dynamodb.stamp(now)
     values: dict[str, Any] = {

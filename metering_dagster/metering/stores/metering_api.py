@@ -20,7 +20,7 @@ from metering_dagster.core.masking import mask_names, mask_text, printable
 from metering_dagster.core.quantity_kind import Quantities
 from metering_dagster.metering.rules.aggregate_group import Aggregate
 from metering_dagster.metering.rules.batching import Batch
-from metering_dagster.metering.rules.metering_response import Answer, read_answer
+from metering_dagster.metering.rules.metering_response import MeteringResponse, read_answer
 from metering_dagster.metering.rules.usage_record import api_record
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class Marketplace:
         """The Region and endpoint, for messages."""
         return mask_text(f"{self.region} at {self.client.meta.endpoint_url}")
 
-    def send(self, batch: Batch) -> Answer | CallFailure:
+    def send(self, batch: Batch) -> MeteringResponse | CallFailure:
         """Send one call, once. The SDK does not retry, for each attempt takes a slot of the quota."""
         records = [api_record(aggregate, self.quantities, batch.instant) for aggregate in batch.records]
         request: dict[str, Any] = {"UsageRecords": records}

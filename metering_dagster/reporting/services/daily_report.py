@@ -11,7 +11,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING
 
 from metering_dagster.core.masking import mask_text
-from metering_dagster.ledger.rules.entries import BILLED, Kind, Outcome
+from metering_dagster.ledger.rules.entries import BILLED, EntryKind, EntryOutcome
 from metering_dagster.ledger.services.latest_entries import GROUP, in_order_of_time, last_of_each_group
 from metering_dagster.ledger.stores.files import Ledger
 
@@ -44,19 +44,19 @@ def lines_of_hour(ledger: Ledger, bucket: str) -> list[Line]:
     import pyarrow.compute as pc
 
     ordered = in_order_of_time(table)
-    records = last_of_each_group(ordered.filter(pc.equal(ordered["kind"], Kind.RECORD.value)))
-    waiting = last_of_each_group(ordered.filter(pc.equal(ordered["kind"], Kind.GROUP.value)))
+    records = last_of_each_group(ordered.filter(pc.equal(ordered["kind"], EntryKind.RECORD.value)))
+    waiting = last_of_each_group(ordered.filter(pc.equal(ordered["kind"], EntryKind.GROUP.value)))
     waiting = waiting.join(records.select(GROUP), keys=GROUP, join_type="left anti")
-    rows = ordered.filter(pc.equal(ordered["kind"], Kind.ROW.value))
+    rows = ordered.filter(pc.equal(ordered["kind"], EntryKind.ROW.value))
     return [
-        *_lines(bucket, Kind.RECORD, records, "quantity"),
-        *_lines(bucket, Kind.GROUP, waiting, "quantity"),
-        *_lines(bucket, Kind.ROW, rows.filter(pc.not_equal(rows["outcome"], Outcome.LATE.value)), "quantity"),
-        *_lines(bucket, Kind.ROW, rows.filter(pc.equal(rows["outcome"], Outcome.LATE.value)), "late_by"),
+        *_lines(bucket, EntryKind.RECORD, records, "quantity"),
+        *_lines(bucket, EntryKind.GROUP, waiting, "quantity"),
+        *_lines(bucket, EntryKind.ROW, rows.filter(pc.not_equal(rows["outcome"], EntryOutcome.LATE.value)), "quantity"),
+        *_lines(bucket, EntryKind.ROW, rows.filter(pc.equal(rows["outcome"], EntryOutcome.LATE.value)), "late_by"),
     ]
 
 
-def _lines(bucket: str, kind: Kind, table: "pa.Table", quantity: str) -> list[Line]:
+def _lines(bucket: str, kind: EntryKind, table: "pa.Table", quantity: str) -> list[Line]:
     sums = table.group_by(["dimension", "outcome"]).aggregate([("outcome", "count"), (quantity, "sum")]).to_pylist()
     return [
         Line(
@@ -116,10 +116,10 @@ def _usage(table: "pd.DataFrame", hours: list[str]) -> dict[str, list[float]]:
 
 
 _COLORS = {
-    Outcome.SUCCESS: "#2fb36f", Outcome.DRY_RUN: "#8ccfae", Outcome.WOULD_BILL: "#8ccfae",
-    Outcome.DUPLICATE: "#d23b3b", Outcome.NOT_SUBSCRIBED: "#e58a2f", Outcome.REJECTED: "#b3347f",
-    Outcome.LATE: "#e5c12f", Outcome.EXPIRED: "#6b6b6b", Outcome.UNSENT: "#2b2b2b",
-    Outcome.HELD: "#5aa3d6", Outcome.WAITING: "#c3c9d4",
+    EntryOutcome.SUCCESS: "#2fb36f", EntryOutcome.DRY_RUN: "#8ccfae", EntryOutcome.WOULD_BILL: "#8ccfae",
+    EntryOutcome.DUPLICATE: "#d23b3b", EntryOutcome.NOT_SUBSCRIBED: "#e58a2f", EntryOutcome.REJECTED: "#b3347f",
+    EntryOutcome.LATE: "#e5c12f", EntryOutcome.EXPIRED: "#6b6b6b", EntryOutcome.UNSENT: "#2b2b2b",
+    EntryOutcome.HELD: "#5aa3d6", EntryOutcome.WAITING: "#c3c9d4",
 }  # fmt: skip
 
 

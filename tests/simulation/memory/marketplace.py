@@ -17,11 +17,11 @@ import botocore.session
 from botocore import exceptions
 from botocore.parsers import create_parser
 
-from metering_dagster.devstack.sandbox.bill import Bill, BilledRecord, Outcome, Status
+from metering_dagster.devstack.sandbox.bill import Bill, BilledRecord, BillStatus, RecordOutcome
 from metering_dagster.devstack.sandbox.bill import Call as LoggedCall
 from metering_dagster.devstack.sandbox.desk import TARGET, Arrival, Desk
 from metering_dagster.devstack.sandbox.faults import Fault
-from metering_dagster.devstack.sandbox.rules import Identity, Usage
+from metering_dagster.devstack.sandbox.rules import AcceptedRecord, Identity
 from metering_dagster.devstack.sandbox.world import World
 from tests.simulation.memory.calls import Answer, Around, MemoryClient, Request
 
@@ -43,17 +43,17 @@ class MemoryBill(Bill):
     def close(self) -> None:
         """There is nothing to close."""
 
-    def settle(self, usages: Sequence[Usage]) -> list[Outcome]:
+    def settle(self, usages: Sequence[AcceptedRecord]) -> list[RecordOutcome]:
         """Bill what is new, in order."""
         return [self._settle(usage) for usage in usages]
 
-    def _settle(self, usage: Usage) -> Outcome:
+    def _settle(self, usage: AcceptedRecord) -> RecordOutcome:
         first = self.first.get(usage.identity)
         if first is not None:
             same = first[0] == usage.quantity
-            return Outcome(Status.SUCCESS, first[1]) if same else Outcome(Status.DUPLICATE_RECORD)
+            return RecordOutcome(BillStatus.SUCCESS, first[1]) if same else RecordOutcome(BillStatus.DUPLICATE_RECORD)
         if not usage.subscribed:
-            return Outcome(Status.CUSTOMER_NOT_SUBSCRIBED)
+            return RecordOutcome(BillStatus.CUSTOMER_NOT_SUBSCRIBED)
         record_id = f"record-{len(self.lines) + 1:06d}"
         self.first[usage.identity] = (usage.quantity, record_id)
         identity = {name: getattr(usage.identity, name) or None for name in _IDENTITY}
@@ -66,7 +66,7 @@ class MemoryBill(Bill):
             "metering_record_id": record_id,
         }
         self.lines.append(BilledRecord(**line))
-        return Outcome(Status.SUCCESS, record_id)
+        return RecordOutcome(BillStatus.SUCCESS, record_id)
 
     def billed(self) -> list[BilledRecord]:
         """The bill, in the order it was written."""
