@@ -12,22 +12,23 @@ import dagster as dg
 
 from metering_dagster.alerting.defs.sensors import run_failures_sensor
 from metering_dagster.billing_changes.defs import assets as billing_room
-from metering_dagster.billing_changes.defs.io_manager import billing_changes_io
+from metering_dagster.billing_changes.defs.io_manager import BillingChangesIO
 from metering_dagster.billing_changes.defs.sensors import billing_changes_sensor
 from metering_dagster.billing_changes.services.deployment import Billing
 from metering_dagster.core.dagster_partitions import FIRST_HOUR, daily, hourly
+from metering_dagster.core.dagster_previews import used_knowingly
 from metering_dagster.core.errors import SettingsError
-from metering_dagster.expiry.defs.assets import age_out_job, expired_usage
+from metering_dagster.expiry.defs.assets import age_out, expired_usage
 from metering_dagster.expiry.defs.schedules import age_out_schedules
 from metering_dagster.licenses.defs.event_job import apply_marketplace_events
 from metering_dagster.licenses.defs.event_sensor import marketplace_events_sensor
 from metering_dagster.licenses.defs.finalize_job import finalize_deprovisioned
 from metering_dagster.licenses.defs.flush_job import flush_deprovisioning
 from metering_dagster.licenses.defs.flush_sensors import license_sensors
-from metering_dagster.metering.defs.assets import external_assets, hourly_assets, meter_hour_job, mode_of
+from metering_dagster.metering.defs.assets import external_assets, hourly_assets, meter_hour, mode_of
 from metering_dagster.metering.defs.schedules import meter_schedules
 from metering_dagster.metering.services.deployment import Deployment
-from metering_dagster.reporting.defs.assets import metering_report, refresh_report_job, report_schedule
+from metering_dagster.reporting.defs.assets import metering_report, refresh_report, report_schedule
 from metering_dagster.settings import Settings, read_settings
 
 
@@ -46,18 +47,17 @@ def build_defs(
         settings = read_settings(os.environ)
     _check_cron(settings.cron)
     assets = hourly_assets(settings, hourly(first_hour))
-    meter_hour = meter_hour_job(assets)
     report = metering_report(mode_of(settings), daily(first_hour))
-    refresh_report = refresh_report_job(report)
     expired = expired_usage(settings)
-    age_out = age_out_job(expired)
     billing_changes = billing_room.billing_changes(settings, daily(first_hour))
-    refresh_billing_changes = billing_room.refresh_billing_changes_job(billing_changes)
+    made = {"metering": Deployment(settings), "billing": Billing(settings), **(resources or {})}
+    with used_knowingly():  # the page of an asset leads to its code
+        materialized = dg.with_source_code_references([*assets, report, expired, billing_changes])
     return dg.Definitions(
         assets=[
             *external_assets(settings),
             *billing_room.external_assets(settings),
-            *dg.with_source_code_references([*assets, report, expired, billing_changes]),
+            *materialized,
         ],
         jobs=[
             meter_hour,
@@ -66,25 +66,20 @@ def build_defs(
             apply_marketplace_events,
             flush_deprovisioning,
             finalize_deprovisioned,
-            refresh_billing_changes,
+            billing_room.refresh_billing_changes,
         ],
         schedules=[
-            *meter_schedules(settings, meter_hour, first_hour),
-            report_schedule(settings, refresh_report),
-            *age_out_schedules(settings, age_out),
+            *meter_schedules(settings, first_hour),
+            report_schedule(settings),
+            *age_out_schedules(settings),
         ],
         sensors=[
             marketplace_events_sensor(settings),
             *license_sensors(settings, flush_deprovisioning, finalize_deprovisioned),
-            billing_changes_sensor(settings, refresh_billing_changes, daily(first_hour)),
+            billing_changes_sensor(settings, daily(first_hour)),
             run_failures_sensor(settings, first_hour),
         ],
-        resources={
-            "metering": Deployment(settings),
-            "billing": Billing(settings),
-            "billing_changes_io": billing_changes_io,
-            **(resources or {}),
-        },
+        resources={"billing_changes_io": BillingChangesIO(billing=made["billing"]), **made},
         executor=dg.in_process_executor,
     )
 

@@ -48,6 +48,12 @@ def test_the_module_loads_where_nothing_is_set():
     assert loaded.stdout.strip() == "set()"  # the UI needs neither AWS nor the billing database
 
 
+def test_the_module_loads_without_a_word():
+    loading = "import metering_dagster.definitions"
+    loaded = subprocess.run([sys.executable, "-c", loading], capture_output=True, text=True, check=True)
+    assert (loaded.stdout, loaded.stderr) == ("", "")
+
+
 @pytest.mark.parametrize(("name", "value"), [
     ("METERING_MODE", "lively"), ("METERING_LOCK_HOURS", "one"), ("METERING_QUANTITIES", "roman"),
     ("METERING_NOW", "yesterday"),

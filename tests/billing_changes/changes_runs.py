@@ -13,9 +13,9 @@ from metering_dagster.billing_changes.defs.assets import (
     JOB,
     billing_changes,
     external_assets,
-    refresh_billing_changes_job,
+    refresh_billing_changes,
 )
-from metering_dagster.billing_changes.defs.io_manager import billing_changes_io
+from metering_dagster.billing_changes.defs.io_manager import BillingChangesIO
 from metering_dagster.billing_changes.rules.day_diff import DayReport
 from metering_dagster.billing_changes.services.deployment import Billing
 from metering_dagster.billing_changes.stores.day_files import DayFiles
@@ -41,7 +41,11 @@ class Runs:
         return refresh_job().execute_in_process(
             partition_key=day.isoformat(),
             instance=self.instance,
-            resources={"billing": billing, "billing_changes_io": billing_changes_io, "io_manager": dg.mem_io_manager},
+            resources={
+                "billing": billing,
+                "billing_changes_io": BillingChangesIO(billing=billing),
+                "io_manager": dg.mem_io_manager,
+            },
             run_config={"ops": {name: {"config": config}}} if config else None,
             raise_on_error=False,
         )
@@ -59,8 +63,11 @@ def definitions(settings: Settings, *more: dg.AssetsDefinition) -> dg.Definition
     asset = billing_changes(settings)
     return dg.Definitions(
         assets=[*external_assets(settings), asset, *more],
-        jobs=[refresh_billing_changes_job(asset)],
-        resources={"billing": Billing(settings), "billing_changes_io": billing_changes_io},
+        jobs=[refresh_billing_changes],
+        resources={
+            "billing": (deployment := Billing(settings)),
+            "billing_changes_io": BillingChangesIO(billing=deployment),
+        },
         executor=dg.in_process_executor,
     )
 

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from metering_dagster.billing_changes import feed
 from metering_dagster.billing_changes.defs.assets import billing_changes, external_assets
-from metering_dagster.billing_changes.defs.io_manager import billing_changes_io
+from metering_dagster.billing_changes.defs.io_manager import BillingChangesIO
 from metering_dagster.billing_changes.rules import heartbeat
 from metering_dagster.billing_changes.rules.cells import Signal
 from metering_dagster.billing_changes.rules.heartbeat import Heartbeat
@@ -520,11 +520,12 @@ def test_a_downstream_asset_takes_what_is_new(billing, settings, instance, monke
         with feed.consumer("warehouse") as new:  # acknowledged when the block ends without an error
             re_pull(new.rows)
 
+    billing = Billing(settings)
     ours = dg.Definitions(
         assets=[billing_changes(settings), *external_assets(settings), warehouse_costs],
         jobs=[dg.define_asset_job("days", selection=["billing_changes"]),
               dg.define_asset_job("costs", selection=["warehouse_costs"])],
-        resources={"billing": Billing(settings), "billing_changes_io": billing_changes_io},
+        resources={"billing": billing, "billing_changes_io": BillingChangesIO(billing=billing)},
     )  # fmt: skip
     assert ours.resolve_job_def("days").execute_in_process(instance=instance, partition_key=str(day)).success
     for _ in range(2):

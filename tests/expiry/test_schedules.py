@@ -8,14 +8,13 @@ import pytest
 from metering_dagster.core import hours
 from metering_dagster.core.errors import SettingsError
 from metering_dagster.definitions import build_defs
-from metering_dagster.expiry.defs.assets import age_out_job, expired_usage
 from metering_dagster.expiry.defs.schedules import age_out_schedules, answer
 from metering_dagster.settings import Settings
 from tests.expiry.sweeping import OLD, SHARD, age_out
 from tests.items import a_usage, an_aggregate
 from tests.world import World
 
-SCHEDULES = age_out_schedules(Settings(), age_out_job(expired_usage(Settings())))
+SCHEDULES = age_out_schedules(Settings())
 
 
 def tick(world: World, instance, shard: int, at: str | None = None) -> dg.RunRequest | str:

@@ -89,7 +89,7 @@ def test_a_look_that_fails_asks_for_one_run_in_the_hour(events, instance):
     events.world.configure(events_queue_url=f"{events.url}-gone")
     before = datetime.now(UTC)
     keys = {look(events, instance).run_key for _ in range(2)}
-    hours = {f"could not look at {at:%Y-%m-%dT%H}" for at in (before, datetime.now(UTC))}
+    hours = {f"queue_not_read@{at:%Y-%m-%dT%H}" for at in (before, datetime.now(UTC))}
     assert keys <= hours
     outcome = events.run(instance)
     assert not outcome.success

@@ -6,7 +6,7 @@ io_manager), what is shown (metadata, checks).
 
 from collections.abc import Iterator
 from datetime import date
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import dagster as dg
 from pydantic import Field
@@ -15,15 +15,11 @@ from metering_dagster.billing_changes.defs import checks, column_schemas
 from metering_dagster.billing_changes.defs.metadata import Horizon, of_report
 from metering_dagster.billing_changes.rules.cells import cells_of
 from metering_dagster.billing_changes.rules.day_diff import report
+from metering_dagster.billing_changes.services.deployment import Billing
 from metering_dagster.billing_changes.stores.day_files import DayFiles, Replacement
+from metering_dagster.core.dagster_events import raise_as_dagster_failure
 from metering_dagster.core.dagster_partitions import daily
-from metering_dagster.core.errors import MeteringError
 from metering_dagster.settings import Settings
-
-if TYPE_CHECKING:
-    from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
-
-    from metering_dagster.billing_changes.services.deployment import Billing
 
 GROUP = "billing"
 OWNERS = ["team:billing"]
@@ -82,7 +78,6 @@ def billing_changes(settings: Settings, days: dg.DailyPartitionsDefinition | Non
         kinds={_database_kind(settings), "parquet"},
         owners=OWNERS,
         io_manager_key=IO_MANAGER,
-        required_resource_keys={"billing"},
         check_specs=checks.specs(BILLING_CHANGES, days),
         # Where the database is away, or two runs met on one day. What another attempt does not change fails at once.
         retry_policy=dg.RetryPolicy(max_retries=3, delay=1, backoff=dg.Backoff.EXPONENTIAL),
@@ -95,15 +90,12 @@ def billing_changes(settings: Settings, days: dg.DailyPartitionsDefinition | Non
         ),
     )
     def cells_of_day(
-        context: dg.AssetExecutionContext, config: ChangesRun
+        context: dg.AssetExecutionContext, config: ChangesRun, billing: dg.ResourceParam[Billing]
     ) -> Iterator[dg.MaterializeResult[Replacement]]:
         # Yielded: a returned result beside checks would count as one without a value, and not be stored.
-        billing: Billing = context.resources.billing
-        files: DayFiles = billing.files(context.instance.storage_directory())
-        try:
+        files = billing.files(context.instance.storage_directory())
+        with raise_as_dagster_failure():
             done = _report_day(billing, files, date.fromisoformat(context.partition_key), config)
-        except MeteringError as error:
-            raise dg.Failure(str(error), allow_retries=error.retryable) from None
         yield done
 
     return cells_of_day
@@ -134,14 +126,12 @@ def _report_day(
     )
 
 
-def refresh_billing_changes_job(asset: dg.AssetsDefinition) -> "UnresolvedAssetJobDefinition":
-    """One day."""
-    return dg.define_asset_job(
-        JOB,
-        selection=dg.AssetSelection.assets(asset.key),
-        tags=RUN_TAGS,
-        description="Read one day of cloud-billing data again, and report which of its cells moved.",
-    )
+refresh_billing_changes = dg.define_asset_job(
+    JOB,
+    selection=dg.AssetSelection.assets(BILLING_CHANGES),
+    tags=RUN_TAGS,
+    description="Read one day of cloud-billing data again, and report which of its cells changed.",
+)
 
 
 def _database_kind(settings: Settings) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
+from metering_dagster.billing_changes.services.deployment import Billing
 from metering_dagster.core.errors import MeteringError
 
 if TYPE_CHECKING:
@@ -50,12 +51,12 @@ class DayFilesIOManager(dg.IOManager):
         return table.to_pandas()
 
 
-@dg.io_manager(
-    required_resource_keys={"billing"},
-    description="A parquet file of each day, at BILLING_CHANGES_URI; a pandas DataFrame downstream.",
-)
-def billing_changes_io(context: dg.InitResourceContext) -> DayFilesIOManager:
-    """The files of the deployment that the resource `billing` stands for."""
-    assert context.instance is not None  # wherever assets are stored or loaded there is one
-    files: DayFiles = context.resources.billing.files(context.instance.storage_directory())
-    return DayFilesIOManager(files)
+class BillingChangesIO(dg.ConfigurableIOManagerFactory[DayFilesIOManager]):
+    """A parquet file of each day, at BILLING_CHANGES_URI; a pandas DataFrame downstream."""
+
+    billing: dg.ResourceDependency[Billing]
+
+    def create_io_manager(self, context: dg.InitResourceContext) -> DayFilesIOManager:
+        """Return the IO manager on the files of the deployment that `billing` stands for."""
+        assert context.instance is not None  # wherever assets are stored or loaded there is one
+        return DayFilesIOManager(self.billing.files(context.instance.storage_directory()))

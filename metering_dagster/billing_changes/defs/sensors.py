@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from metering_dagster.billing_changes.defs.assets import BILLING_CHANGES, JOB, RUN_TAGS, ChangesRun
+from metering_dagster.billing_changes.defs.assets import (
+    BILLING_CHANGES,
+    JOB,
+    RUN_TAGS,
+    ChangesRun,
+    refresh_billing_changes,
+)
 from metering_dagster.billing_changes.defs.metadata import READ_AT, STATE
 from metering_dagster.billing_changes.rules import cursor, heartbeat
 from metering_dagster.billing_changes.rules.reconcile import Days, MaterializedReading
@@ -23,16 +29,12 @@ from metering_dagster.core.masking import shown_value
 from metering_dagster.settings import Settings
 
 if TYPE_CHECKING:
-    from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
-
     from metering_dagster.billing_changes.stores.day_files import DayFiles
 
 NO_DATABASE = "BILLING_DATABASE_URL is not set: no billing data is looked at."
 
 
-def billing_changes_sensor(
-    settings: Settings, job: "UnresolvedAssetJobDefinition", days: dg.DailyPartitionsDefinition
-) -> dg.SensorDefinition:
+def billing_changes_sensor(settings: Settings, days: dg.DailyPartitionsDefinition) -> dg.SensorDefinition:
     """`billing_changes`: asks for a run of each day whose billing data was ingested again.
 
     A look that fails fails its tick: the cursor, and with it the watermark, stays where it is.
@@ -40,7 +42,7 @@ def billing_changes_sensor(
 
     @dg.sensor(
         name="billing_changes",
-        job=job,
+        job=refresh_billing_changes,
         minimum_interval_seconds=settings.billing_changes_seconds,
         default_status=dg.DefaultSensorStatus.RUNNING if settings.running else dg.DefaultSensorStatus.STOPPED,
         description=(

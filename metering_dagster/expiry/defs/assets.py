@@ -4,7 +4,6 @@ Belongs here: names, partitions, config, descriptions, telling what was lost. Do
 """
 
 from datetime import datetime
-from typing import TYPE_CHECKING
 
 import dagster as dg
 from pydantic import Field
@@ -17,12 +16,8 @@ from metering_dagster.expiry.services.sweep_ledger import SweepLedger
 from metering_dagster.expiry.services.sweep_report import Sweep
 from metering_dagster.metering.defs.assets import GROUP, MODE_TAG, OWNERS, mode_of
 from metering_dagster.metering.defs.ledger_writer import ledger_file
+from metering_dagster.metering.services.deployment import Deployment
 from metering_dagster.settings import Mode, Settings
-
-if TYPE_CHECKING:
-    from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
-
-    from metering_dagster.metering.services.deployment import Deployment
 
 SHARDS = dg.StaticPartitionsDefinition([str(shard) for shard in range(hours.SHARDS)])
 NAME = "expired_usage"
@@ -56,10 +51,9 @@ def expired_usage(settings: Settings) -> dg.AssetsDefinition:
         group_name=GROUP,
         partitions_def=SHARDS,
         deps=["raw_usage"],
-        kinds={"dynamodb", mode},
+        kinds={"dynamodb"},
         owners=OWNERS,
         tags={MODE_TAG: mode},
-        required_resource_keys={"metering"},
         description=(
             "What could not be billed in time. Raw rows and records that are still pending past their window come to "
             "their end, each told by hour and dimension: `AggregationExpired`, `SubmissionExpired`, or what an earlier "
@@ -67,23 +61,24 @@ def expired_usage(settings: Settings) -> dg.AssetsDefinition:
             f"\n\n**Mode: {mode}** (`METERING_MODE`)."
         ),
     )
-    def sweep_shard(context: dg.AssetExecutionContext, config: SweepConfig) -> dg.MaterializeResult[None]:
+    def sweep_shard(
+        context: dg.AssetExecutionContext, config: SweepConfig, metering: dg.ResourceParam[Deployment]
+    ) -> dg.MaterializeResult[None]:
         report = Sweep()
-        deployment: Deployment = context.resources.metering
         ledger = SweepLedger(
-            lambda bucket, found_in: ledger_file(context.op_execution_context, deployment, bucket, found_in)
+            lambda bucket, found_in: ledger_file(context.op_execution_context, metering, bucket, found_in)
         )
         try:
             with ledger:
-                _sweep(deployment, hours.parse_shard(context.partition_key), config, report, ledger)
+                _sweep(metering, hours.parse_shard(context.partition_key), config, report, ledger)
         except MeteringError as error:
-            shown = of_sweep(mode_of(deployment.settings), report, whole=config.whole)
+            shown = of_sweep(mode_of(metering.settings), report, whole=config.whole)
             raise dg.Failure(str(error), metadata=shown, allow_retries=error.retryable) from None
         finally:
             # What is lost is said also where the sweep broke off.
-            for words in warnings_of(report, writes=deployment.settings.mode is not Mode.SHADOW):
+            for words in warnings_of(report, writes=metering.settings.mode is not Mode.SHADOW):
                 context.log.warning(words)
-        shown = of_sweep(mode_of(deployment.settings), report, whole=config.whole)
+        shown = of_sweep(mode_of(metering.settings), report, whole=config.whole)
         faults = faults_of(report, ledger.fault)
         if faults:
             words = f"Shard {context.partition_key} was swept, but: {' '.join(faults)}"
@@ -93,7 +88,7 @@ def expired_usage(settings: Settings) -> dg.AssetsDefinition:
     return sweep_shard
 
 
-def _sweep(deployment: "Deployment", shard: int, config: SweepConfig, report: Sweep, ledger: SweepLedger) -> None:
+def _sweep(deployment: Deployment, shard: int, config: SweepConfig, report: Sweep, ledger: SweepLedger) -> None:
     from metering_dagster.expiry.services.sweep import hours_of_sweep, ignore, sweep
 
     tables = deployment.tables
@@ -117,12 +112,10 @@ def _as_of(config: SweepConfig, now: datetime) -> datetime | None:
     return as_of
 
 
-def age_out_job(asset: dg.AssetsDefinition) -> "UnresolvedAssetJobDefinition":
-    """One shard."""
-    return dg.define_asset_job(
-        "age_out",
-        selection=dg.AssetSelection.assets(asset.key),
-        partitions_def=SHARDS,
-        tags={"metering/lane": "expiry"},
-        description="End what can no longer be billed in one shard's hours, and tell what was lost.",
-    )
+age_out = dg.define_asset_job(
+    "age_out",
+    selection=dg.AssetSelection.assets(NAME),
+    partitions_def=SHARDS,
+    tags={"metering/lane": "expiry"},
+    description="End what can no longer be billed in one shard's hours, and tell what was lost.",
+)

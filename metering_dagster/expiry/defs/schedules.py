@@ -6,20 +6,16 @@ Belongs here: names, tags, what a tick looks up. Does not: whether it asks for a
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
 import dagster as dg
 
 from metering_dagster.core import hours
 from metering_dagster.core.dagster_history import UNDER_WAY
 from metering_dagster.core.errors import MeteringError
-from metering_dagster.expiry.defs.assets import NAME
+from metering_dagster.expiry.defs.assets import NAME, age_out
 from metering_dagster.expiry.rules.sweep_decision import ProbedHour, decide, earlier_days
 from metering_dagster.metering.services.deployment import Deployment
 from metering_dagster.settings import Settings
-
-if TYPE_CHECKING:
-    from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
 LANE, SHARD, WHOLE_SWEEP = "metering/lane", "metering/shard", "metering/whole_sweep"
 """Tags of a run; the last holds the day whose whole sweep it is."""
@@ -28,15 +24,15 @@ _FAILURES_A_DAY = 3
 """So many failed whole sweeps of a day are enough: what fails them is seen, and tomorrow's tries again."""
 
 
-def age_out_schedules(settings: Settings, job: "UnresolvedAssetJobDefinition") -> list[dg.ScheduleDefinition]:
+def age_out_schedules(settings: Settings) -> list[dg.ScheduleDefinition]:
     """`age_out_shard_0` to `age_out_shard_6`: together they look after every hour that can no longer be billed."""
-    return [_schedule(shard, settings, job) for shard in range(hours.SHARDS)]
+    return [_schedule(shard, settings) for shard in range(hours.SHARDS)]
 
 
-def _schedule(shard: int, settings: Settings, job: "UnresolvedAssetJobDefinition") -> dg.ScheduleDefinition:
+def _schedule(shard: int, settings: Settings) -> dg.ScheduleDefinition:
     @dg.schedule(
         name=f"age_out_shard_{shard}",
-        job=job,
+        job=age_out,
         cron_schedule=settings.cron,
         execution_timezone="UTC",
         default_status=dg.DefaultScheduleStatus.RUNNING if settings.running else dg.DefaultScheduleStatus.STOPPED,

@@ -13,10 +13,10 @@ from metering_dagster.core.errors import MeteringError
 from metering_dagster.core.masking import markdown_list
 from metering_dagster.licenses.rules import lane
 from metering_dagster.licenses.services.connections import events_queue_of, subscribers_of
+from metering_dagster.metering.services.deployment import Deployment
 
 if TYPE_CHECKING:
     from metering_dagster.licenses.services.event_application import ApplicationReport
-    from metering_dagster.metering.services.deployment import Deployment
 
 RUN_TAGS = lane.tags(priority=100)
 _SHOWN = 20
@@ -24,21 +24,19 @@ _SHOWN = 20
 
 @dg.op(
     out=dg.Out(dg.Nothing),
-    required_resource_keys={"metering"},
     description="Receive the queue's lifecycle events, write them to the subscribers table, delete what is applied.",
     tags={"dagster/kind": "aws"},
 )
-def apply_events(context: dg.OpExecutionContext) -> None:
+def apply_events(context: dg.OpExecutionContext, metering: dg.ResourceParam[Deployment]) -> None:
     """Apply what waits in the queue. What cannot be applied stays there, and the run says so."""
-    deployment: Deployment = context.resources.metering
     try:
-        queue, subscribers = events_queue_of(deployment), subscribers_of(deployment)
+        queue, subscribers = events_queue_of(metering), subscribers_of(metering)
     except MeteringError as error:
         raise dg.Failure(str(error), allow_retries=False) from None
     from metering_dagster.licenses.services import event_application
 
     report = event_application.apply_events(queue, subscribers)
-    shown = _metadata(deployment.mode.value, report)
+    shown = _metadata(metering.mode.value, report)
     for words in (*report.left[:_SHOWN], *report.notes[:_SHOWN]):
         context.log.warning(words)
     if report.fault is not None:

@@ -49,7 +49,7 @@ def marketplace_events_sensor(settings: Settings) -> dg.SensorDefinition:
             # A sensor's run key is good for one run ever: this one for one in the hour, which then says what is wrong.
             # The hour is the real one: under a frozen clock there would never be another.
             context.log.error(str(error))
-            return dg.RunRequest(run_key=f"could not look at {hours.bucket(datetime.now(UTC))}", tags=RUN_TAGS)
+            return dg.RunRequest(run_key=f"queue_not_read@{hours.bucket(datetime.now(UTC))}", tags=RUN_TAGS)
         if state.waiting:
             return dg.RunRequest(tags=RUN_TAGS)
         return dg.SkipReason(

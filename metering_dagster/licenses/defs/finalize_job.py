@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from metering_dagster.core.errors import MeteringError
+from metering_dagster.core.dagster_events import log_check_evaluation, raise_as_dagster_failure
 from metering_dagster.core.masking import digest, markdown_list, mask
 from metering_dagster.licenses.rules import lane
 from metering_dagster.metering.rules.quantities import number_text, total
+from metering_dagster.metering.services.deployment import Deployment
 from metering_dagster.settings import Mode
 
 if TYPE_CHECKING:
     from metering_dagster.licenses.services.finalization import Closing, UnbilledUsage
-    from metering_dagster.metering.services.deployment import Deployment
 
 TAGS = lane.tags(priority=90)
 METERED, CHECK = dg.AssetKey("metered_usage"), "all_subscribed"
@@ -27,33 +27,29 @@ _SHOWN = 100
 
 @dg.op(
     out=dg.Out(dg.Nothing),
-    required_resource_keys={"metering"},
     description="Close the flush windows that are over; tell first what is lost by it.",
     tags={"dagster/kind": "dynamodb"},
 )
-def close_deprovisioned(context: dg.OpExecutionContext) -> None:
+def close_deprovisioned(context: dg.OpExecutionContext, metering: dg.ResourceParam[Deployment]) -> None:
     """Close what is over, and fail the check of each hour in which something is lost.
 
     Fails where windows that are over stay open.
     """
-    deployment: Deployment = context.resources.metering
-    try:
-        if deployment.mode is Mode.SHADOW:
+    with raise_as_dagster_failure():
+        if metering.mode is Mode.SHADOW:
             words = "Shadow mode writes to no table: nothing was looked up and nothing was closed."
             context.log.info(words)
-            context.add_output_metadata({"mode": deployment.mode.value, "closed": 0, "notes": words})
+            context.add_output_metadata({"mode": metering.mode.value, "closed": 0, "notes": words})
             return
         from metering_dagster.licenses.services.finalization import close_windows, failure_of
         from metering_dagster.licenses.stores.open_windows import ClosingStore
 
-        tables = deployment.tables
+        tables = metering.tables
         store = ClosingStore(tables.subscribers.client, tables.subscribers.name)
         done = close_windows(store, tables, lambda bucket, losses: _tell(context, bucket, losses))
-    except MeteringError as error:
-        raise dg.Failure(str(error), allow_retries=error.retryable) from None
     for words in _warnings(done):
         context.log.warning(words)
-    shown, failure = _metadata(deployment.mode, done), failure_of(done)
+    shown, failure = _metadata(metering.mode, done), failure_of(done)
     if failure is not None:
         raise dg.Failure(str(failure), metadata=shown, allow_retries=failure.retryable)
     context.add_output_metadata(shown)
@@ -96,7 +92,7 @@ def _tell(context: dg.OpExecutionContext, bucket: str, losses: "Sequence[Unbille
             "losses": _table(losses),
         },
     )
-    context.log_event(evaluation)  # type: ignore[arg-type]  # it takes one; its annotation does not say so
+    log_check_evaluation(context, evaluation)
 
 
 def _warnings(done: "Closing") -> list[str]:

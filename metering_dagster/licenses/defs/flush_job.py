@@ -5,17 +5,15 @@ ops, which the hourly assets share). No license stands in a run's config; the st
 """
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import dagster as dg
 
 from metering_dagster.core import hours
-from metering_dagster.core.errors import MeteringError
+from metering_dagster.core.dagster_events import raise_as_dagster_failure
 from metering_dagster.licenses.rules import lane
 from metering_dagster.metering.defs.ops import aggregate_groups, discover_pending, mapping_key, submit_batches
-
-if TYPE_CHECKING:
-    from metering_dagster.metering.services.deployment import Deployment
+from metering_dagster.metering.services.deployment import Deployment
 
 TAGS = lane.tags(priority=100)
 
@@ -29,23 +27,21 @@ TAGS = lane.tags(priority=100)
         ),
         "planned": dg.Out(dg.Nothing),
     },
-    required_resource_keys={"metering"},
     description="Find the hours in which something is pending of the licenses that are deprovisioning now.",
     tags={"dagster/kind": "dynamodb"},
 )
-def plan_flush(context: dg.OpExecutionContext) -> Iterator[dg.DynamicOutput[None] | dg.Output[None]]:
+def plan_flush(
+    context: dg.OpExecutionContext, metering: dg.ResourceParam[Deployment]
+) -> Iterator[dg.DynamicOutput[None] | dg.Output[None]]:
     """Hand on the hours that this flush takes, oldest first."""
     from metering_dagster.licenses.rules.flush_plan import hours_to_flush
     from metering_dagster.licenses.services.flush_search import pending_hours
 
-    deployment: Deployment = context.resources.metering
-    try:
-        mode, now = deployment.mode, deployment.settings.now()
-        windows = deployment.tables.subscribers.deprovisioning()
+    with raise_as_dagster_failure():
+        mode, now = metering.mode, metering.settings.now()
+        windows = metering.tables.subscribers.deprovisioning()
         looked_at = hours_to_flush(now, windows)
-        found = pending_hours(deployment.indexes, looked_at)
-    except MeteringError as error:
-        raise dg.Failure(str(error), allow_retries=error.retryable) from None
+        found = pending_hours(metering.indexes, looked_at)
     unreadable = sum(end is None for end in windows.values())
     if unreadable:
         context.log.warning(

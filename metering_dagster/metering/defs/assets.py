@@ -3,8 +3,8 @@
 Belongs here: names, partitions, lineage, descriptions. Does not: what the steps do (ops).
 """
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any
 
 import dagster as dg
 
@@ -12,9 +12,6 @@ from metering_dagster.core.dagster_partitions import hourly
 from metering_dagster.metering.defs import checks, column_schemas
 from metering_dagster.metering.defs.ops import aggregate_groups, discover_pending, submit_batches
 from metering_dagster.settings import Settings
-
-if TYPE_CHECKING:
-    from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
 GROUP = "metering"
 OWNERS = ["team:metering"]
@@ -38,7 +35,7 @@ def external_assets(settings: Settings) -> list[dg.AssetSpec]:
         dg.AssetSpec(
             "raw_usage",
             group_name=GROUP,
-            kinds={"dynamodb", mode},
+            kinds={"dynamodb"},
             tags=tags,
             metadata=_table(column_schemas.RAW_USAGE, settings.usage_table),
             description=(
@@ -49,7 +46,7 @@ def external_assets(settings: Settings) -> list[dg.AssetSpec]:
         dg.AssetSpec(
             "subscribers",
             group_name=GROUP,
-            kinds={"dynamodb", mode},
+            kinds={"dynamodb"},
             tags=tags,
             metadata=_table(column_schemas.SUBSCRIBERS, settings.subscribers_table),
             description=(
@@ -75,7 +72,7 @@ def hourly_assets(
         group_name=GROUP,
         partitions_def=partitions,
         ins={"raw_usage": dg.AssetIn(dagster_type=dg.Nothing)},
-        kinds={"dynamodb", mode},
+        kinds={"dynamodb"},
         owners=OWNERS,
         tags=tags,
         metadata=_table(column_schemas.RAW_USAGE, settings.usage_table),
@@ -94,7 +91,7 @@ def hourly_assets(
             "pending_usage": dg.AssetIn(dagster_type=dg.Nothing),
             "raw_usage": dg.AssetIn(dagster_type=dg.Nothing),
         },
-        kinds={"dynamodb", mode},
+        kinds={"dynamodb"},
         owners=OWNERS,
         tags=tags,
         check_specs=checks.specs("aggregated_usage", checks.AGGREGATED, partitions),
@@ -114,7 +111,7 @@ def hourly_assets(
             "aggregated_usage": dg.AssetIn(dagster_type=dg.Nothing),
             "subscribers": dg.AssetIn(dagster_type=dg.Nothing),
         },
-        kinds={"aws", mode},
+        kinds={"aws"},
         owners=OWNERS,
         tags=tags,
         check_specs=checks.specs("metered_usage", checks.METERED, partitions),
@@ -135,11 +132,9 @@ def _with_checks(asset: str, names: Iterable[str], outputs: Any) -> dict[str, An
     return {"result": outputs.result} | {f"{asset}_{name}": getattr(outputs, name) for name in names}
 
 
-def meter_hour_job(assets: Sequence[dg.AssetsDefinition]) -> "UnresolvedAssetJobDefinition":
-    """The three assets of one hour, one after the other."""
-    return dg.define_asset_job(
-        "meter_hour",
-        selection=dg.AssetSelection.assets(*(asset.key for asset in assets)),
-        tags={"metering/lane": "regular"},
-        description="Meter one hour: find what is pending, fold and commit it, submit it to AWS Marketplace.",
-    )
+meter_hour = dg.define_asset_job(
+    "meter_hour",
+    selection=dg.AssetSelection.assets("pending_usage", "aggregated_usage", "metered_usage"),
+    tags={"metering/lane": "regular"},
+    description="Meter one hour: find what is pending, aggregate and commit it, submit it to AWS Marketplace.",
+)

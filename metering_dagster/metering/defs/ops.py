@@ -12,17 +12,17 @@ import dagster as dg
 from pydantic import Field
 
 from metering_dagster.core import hours
-from metering_dagster.core.errors import MeteringError
+from metering_dagster.core.dagster_events import log_check_evaluation, raise_as_dagster_failure
 from metering_dagster.ledger.rules.entries import HourSummary
 from metering_dagster.metering.defs import checks, metadata
 from metering_dagster.metering.defs.ledger_writer import Telling, ledger_file, standing_so_far
 from metering_dagster.metering.rules.flush_window import LicenseScope
 from metering_dagster.metering.services import hour_run
+from metering_dagster.metering.services.deployment import Deployment
 from metering_dagster.settings import Mode
 
 if TYPE_CHECKING:
     from metering_dagster.metering.services.aggregation_report import Tell
-    from metering_dagster.metering.services.deployment import Deployment
     from metering_dagster.metering.services.submission_report import Submission
     from metering_dagster.metering.services.tables import Slice
 
@@ -43,28 +43,18 @@ AFTER = dg.In(dg.Nothing, description="What has to be done before.")
 Yielded = Iterator[dg.AssetCheckResult | dg.Output[None]]
 
 
-class _Told:
-    """A block whose `MeteringError`s become the run's failure: its words first, retried only where that can help."""
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, MeteringError):
-            raise dg.Failure(str(error), allow_retries=error.retryable) from None
-
-
 @dg.op(
     ins={"after": AFTER},
     out=dg.Out(dg.Nothing),
-    required_resource_keys={"metering"},
     description="Survey what is pending for the hour; reject rows with impossible keys, refile misfiled ones.",
     tags={"dagster/kind": "dynamodb"},
 )
-def discover_pending(context: dg.OpExecutionContext, config: HourConfig) -> None:
+def discover_pending(
+    context: dg.OpExecutionContext, config: HourConfig, metering: dg.ResourceParam[Deployment]
+) -> None:
     """Survey what is pending for the hour."""
-    with _Told():
-        deployment, part, closed, whose = _visit(context, config)
+    with raise_as_dagster_failure():
+        deployment, part, closed, whose = _visit(context, config, metering)
         hour = part.bucket
         if closed:
             context.add_output_metadata(metadata.of_closed_hour(deployment.mode, closed))
@@ -79,7 +69,7 @@ def discover_pending(context: dg.OpExecutionContext, config: HourConfig) -> None
         for lost_in, rows in sorted(found.lost.items()):
             if rows:
                 # That hour's own runs may be over: its square must not stay green over the hole.
-                context.log_event(checks.lost_elsewhere(lost_in, rows, found_in=hour))  # type: ignore[arg-type]  # it does
+                log_check_evaluation(context, checks.lost_elsewhere(lost_in, rows, found_in=hour))
         shown = metadata.of_discovery(deployment.mode, found)
         if unfinished is not None:
             raise dg.Failure(f"{unfinished}{rest}", metadata=shown)
@@ -89,14 +79,15 @@ def discover_pending(context: dg.OpExecutionContext, config: HourConfig) -> None
 @dg.op(
     ins={"after": AFTER},
     out={"result": dg.Out(dg.Nothing), **checks.outs(checks.AGGREGATED)},
-    required_resource_keys={"metering"},
     description="Aggregate each group's rows into one exact sum; commit it together with its rows' final state.",
     tags={"dagster/kind": "dynamodb"},
 )
-def aggregate_groups(context: dg.OpExecutionContext, config: HourConfig) -> Yielded:
+def aggregate_groups(
+    context: dg.OpExecutionContext, config: HourConfig, metering: dg.ResourceParam[Deployment]
+) -> Yielded:
     """Aggregate and commit the hour's groups, and answer the checks of `aggregated_usage`."""
-    with _Told():
-        deployment, part, closed, whose = _visit(context, config)
+    with raise_as_dagster_failure():
+        deployment, part, closed, whose = _visit(context, config, metering)
         hour = part.bucket
         if closed:
             yield dg.Output(None, "result", metadata=metadata.of_closed_hour(deployment.mode, closed))
@@ -117,7 +108,7 @@ def aggregate_groups(context: dg.OpExecutionContext, config: HourConfig) -> Yiel
             yield from checks.of_aggregation(done, standing, rejected)
         elif done.late_rows:
             # Nobody looks at the hour's checks before its own run, which may come hours after the flush.
-            context.log_event(checks.late_in_flush(hour, done))  # type: ignore[arg-type]  # it does take one
+            log_check_evaluation(context, checks.late_in_flush(hour, done))
         shown = metadata.of_aggregation(deployment.mode, done)
         if unfinished is not None:
             raise dg.Failure(f"{unfinished}{sent}", metadata=shown)
@@ -127,17 +118,18 @@ def aggregate_groups(context: dg.OpExecutionContext, config: HourConfig) -> Yiel
 @dg.op(
     ins={"after": AFTER},
     out={"result": dg.Out(dg.Nothing), **checks.outs(checks.METERED)},
-    required_resource_keys={"metering"},
     description=(
         "Send what is pending through BatchMeterUsage within the common quota, and write each answer down before the "
         "next wait. Green only where nothing that could be sent is left."
     ),
     tags={"dagster/kind": "aws"},
 )
-def submit_batches(context: dg.OpExecutionContext, config: HourConfig) -> Yielded:
+def submit_batches(
+    context: dg.OpExecutionContext, config: HourConfig, metering: dg.ResourceParam[Deployment]
+) -> Yielded:
     """Submit the hour's pending aggregates and answer the checks of `metered_usage`; fail where something is left."""
-    with _Told():
-        deployment, part, closed, whose = _visit(context, config)
+    with raise_as_dagster_failure():
+        deployment, part, closed, whose = _visit(context, config, metering)
         hour, mode = part.bucket, deployment.mode
         if closed:
             yield dg.Output(None, "result", metadata=metadata.of_closed_hour(mode, closed))
@@ -167,7 +159,7 @@ def submit_batches(context: dg.OpExecutionContext, config: HourConfig) -> Yielde
         yield dg.Output(None, "result", metadata=shown)
 
 
-def _submit(deployment: "Deployment", part: "Slice", whose: LicenseScope, tell: "Tell") -> "Submission":
+def _submit(deployment: Deployment, part: "Slice", whose: LicenseScope, tell: "Tell") -> "Submission":
     """Send what is pending in the slice; in shadow mode work out what would be."""
     if deployment.mode is Mode.SHADOW:
         from metering_dagster.metering.services.shadow import would_bill
@@ -176,7 +168,7 @@ def _submit(deployment: "Deployment", part: "Slice", whose: LicenseScope, tell: 
     return deployment.submitter(tell, urgent=whose is LicenseScope.DEPROVISIONING).submit(part)
 
 
-def _pending_of(deployment: "Deployment", hour: str) -> tuple[int, int]:
+def _pending_of(deployment: Deployment, hour: str) -> tuple[int, int]:
     """Raw rows and aggregates of the hour that are pending of the buyers whose flush window is open."""
     from metering_dagster.metering.services.discovery import pending_of
 
@@ -185,15 +177,14 @@ def _pending_of(deployment: "Deployment", hour: str) -> tuple[int, int]:
 
 
 def _visit(
-    context: dg.OpExecutionContext, config: HourConfig
-) -> tuple["Deployment", "Slice", str | None, LicenseScope]:
+    context: dg.OpExecutionContext, config: HourConfig, deployment: Deployment
+) -> tuple[Deployment, "Slice", str | None, LicenseScope]:
     """What a step works with, if the hour may be metered; why nothing is to be done, of one past its window; and whose
     usage it is about.
 
     The hour is the run's partition, and everybody's. A mapped step is a flush's: of the hour that its key names, and of
     the buyers whose window is open.
     """
-    deployment: Deployment = context.resources.metering
     deployment.settings.require()
     mapped = context.get_mapping_key()
     hour, whose = (

@@ -7,46 +7,42 @@ Belongs here: names, tags, which hours a tick looks at. Does not: what it looks 
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
 import dagster as dg
 
 from metering_dagster.core import hours
 from metering_dagster.core.dagster_partitions import FIRST_HOUR
+from metering_dagster.metering.defs.assets import meter_hour
 from metering_dagster.metering.defs.hour_status import HourEvidence
 from metering_dagster.metering.rules.run_decision import decide, hours_of_tick
 from metering_dagster.metering.services.deployment import Deployment
 from metering_dagster.settings import Settings
 
-if TYPE_CHECKING:
-    from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
-
 _PROBE_SECONDS = 30.0
 """For all that one tick looks up in the tables; Dagster ends a tick after 60."""
 
 
-def meter_schedules(
-    settings: Settings, job: "UnresolvedAssetJobDefinition", first_hour: datetime = FIRST_HOUR
-) -> list[dg.ScheduleDefinition]:
+def meter_schedules(settings: Settings, first_hour: datetime = FIRST_HOUR) -> list[dg.ScheduleDefinition]:
     """`meter_offset_01` to `meter_offset_23`: together they look after every hour that can be billed.
 
     `first_hour` is that of the first partition.
     """
     offsets = range(hours.FIRST_OFFSET, hours.LAST_OFFSET + 1)
-    return [_schedule(offset, settings, job, first_hour) for offset in offsets]
+    return [_schedule(offset, settings, first_hour) for offset in offsets]
 
 
-def _schedule(
-    offset: int, settings: Settings, job: "UnresolvedAssetJobDefinition", first_hour: datetime
-) -> dg.ScheduleDefinition:
+def _schedule(offset: int, settings: Settings, first_hour: datetime) -> dg.ScheduleDefinition:
     @dg.schedule(
         name=f"meter_offset_{offset:02d}",
-        job=job,
+        job=meter_hour,
         cron_schedule=settings.cron,
         execution_timezone="UTC",
         default_status=dg.DefaultScheduleStatus.RUNNING if settings.running else dg.DefaultScheduleStatus.STOPPED,
         tags={"metering/lane": "regular", "metering/offset": str(offset)},
-        description=f"Meters the hour {offset} back: its run comes when there is something to do in it.",
+        description=(
+            f"Meters the hour that began {offset} hour{'' if offset == 1 else 's'} before the current one; skips when "
+            "nothing is pending."
+        ),
     )
     def tick(
         context: dg.ScheduleEvaluationContext, metering: dg.ResourceParam[Deployment]

@@ -12,17 +12,16 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
+from metering_dagster.core.dagster_events import raise_as_dagster_failure
 from metering_dagster.core.dagster_history import last_materialization, text_of
 from metering_dagster.core.dagster_partitions import daily
-from metering_dagster.core.errors import MeteringError
+from metering_dagster.core.dagster_previews import used_knowingly
 from metering_dagster.core.masking import mask_text
 from metering_dagster.metering.rules.quantities import number_text
 from metering_dagster.metering.services.deployment import Deployment
 from metering_dagster.settings import Settings
 
 if TYPE_CHECKING:
-    from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
-
     from metering_dagster.ledger.stores.files import Ledger
     from metering_dagster.reporting.services.daily_report import Line
 
@@ -38,38 +37,32 @@ _SHOWN_ROWS = 200
 
 
 def metering_report(mode: str, days: dg.DailyPartitionsDefinition | None = None) -> dg.AssetsDefinition:
-    """The report's asset; `mode` shows on it as on every asset."""
+    """Return the report's asset; `mode` shows on it as on every asset."""
+    with used_knowingly():  # a day's report is drawn before all its hours have partitions
+        mapping = dg.TimeWindowPartitionMapping(allow_nonexistent_upstream_partitions=True)
 
     @dg.asset(
         key=REPORT,
         group_name="metering",
         partitions_def=days or daily(),
-        deps=[
-            dg.AssetDep(
-                "metered_usage",
-                partition_mapping=dg.TimeWindowPartitionMapping(allow_nonexistent_upstream_partitions=True),
-            )
-        ],
-        kinds={"parquet", mode},
+        deps=[dg.AssetDep("metered_usage", partition_mapping=mapping)],
+        kinds={"parquet"},
         owners=["team:metering"],
         tags={"metering/mode": mode},
-        required_resource_keys={"metering"},
         description=(
             "A day of the ledger: usage by hour and dimension, and what became of every record, row and group. "
             f"\n\n**Mode: {mode}** (`METERING_MODE`)."
         ),
         metadata={"dagster/column_schema": _column_schema()},
     )
-    def report(context: dg.AssetExecutionContext) -> dg.MaterializeResult[None]:
+    def report(context: dg.AssetExecutionContext, metering: dg.ResourceParam[Deployment]) -> dg.MaterializeResult[None]:
         from metering_dagster.reporting.services.daily_report import draw, lines_of_hour, table_of_day
 
         day = context.partition_key
-        ledger: Ledger = context.resources.metering.ledger(context.instance.storage_directory())
-        try:
+        ledger = metering.ledger(context.instance.storage_directory())
+        with raise_as_dagster_failure():
             digest = digest_of_day(ledger, day)
             found = sorted(line for bucket in hours_of(day) for line in lines_of_hour(ledger, bucket))
-        except MeteringError as error:
-            raise dg.Failure(str(error), allow_retries=error.retryable) from None
         shown: dict[str, dg.MetadataValue] = {
             "dagster/partition_row_count": dg.MetadataValue.int(len(found)),
             "ledger": dg.MetadataValue.path(ledger.uri),
@@ -111,22 +104,20 @@ def _column_schema() -> dg.TableSchema:
     ])  # fmt: skip
 
 
-def refresh_report_job(report: dg.AssetsDefinition) -> "UnresolvedAssetJobDefinition":
-    """The report of one day."""
-    return dg.define_asset_job(
-        "refresh_report",
-        selection=dg.AssetSelection.assets(report.key),
-        tags={"metering/lane": "regular"},
-        description="Draw the report of one day from the ledger.",
-    )
+refresh_report = dg.define_asset_job(
+    "refresh_report",
+    selection=dg.AssetSelection.assets(REPORT),
+    tags={"metering/lane": "regular"},
+    description="Draw the report of one day from the ledger.",
+)
 
 
-def report_schedule(settings: Settings, job: "UnresolvedAssetJobDefinition") -> dg.ScheduleDefinition:
+def report_schedule(settings: Settings) -> dg.ScheduleDefinition:
     """`metering_report_daily`: ten minutes before each hour, today; until 06:00 and at 23:50 yesterday as well."""
 
     @dg.schedule(
         name="metering_report_daily",
-        job=job,
+        job=refresh_report,
         cron_schedule=REPORT_CRON,
         execution_timezone="UTC",
         default_status=dg.DefaultScheduleStatus.RUNNING if settings.running else dg.DefaultScheduleStatus.STOPPED,
