@@ -20,8 +20,6 @@ from tests.simulation.kernel import Kernel
 
 _ROOMS = ("metering_dagster.metering", "metering_dagster.expiry", "metering_dagster.licenses")
 _ALONE = ("metering_dagster.core.aws.dynamodb", "metering_dagster.core.aws.transactions")
-_FACES = ("assets", "checks", "evidence", "schedules", "metadata", "ops", "partitions", "step_ledger", "event_job")
-"""Modules that only Dagster needs; what they import takes seconds, and the simulation does without."""
 
 
 class Inline:
@@ -70,15 +68,12 @@ class _Event:
 
 
 def _modules() -> list[ModuleType]:
+    """Return all modules that tell time, but for those of Dagster: they take seconds to import, and none runs here."""
     found = [importlib.import_module(name) for name in _ALONE]
     for room in _ROOMS:
         package = importlib.import_module(room)
-        names = [entry.name for entry in pkgutil.iter_modules(package.__path__)]
-        found += [
-            importlib.import_module(f"{room}.{name}")
-            for name in names
-            if name not in _FACES and not name.endswith(("_job", "_sensor", "_sensors"))
-        ]
+        names = [entry.name for entry in pkgutil.walk_packages(package.__path__, f"{room}.")]
+        found += [importlib.import_module(name) for name in names if ".defs" not in name]
     return found + [module for name, module in sys.modules.items() if name == "metering_dagster.metering.defs.ops"]
 
 
