@@ -19,6 +19,12 @@ HOUR = 3600.0
 _LOG = 40
 
 
+UNBILLED = frozenset({"CustomerNotSubscribed", "RejectedClientSide", "SubmissionExpired", "DryRunSubmitted"})
+"""How a record ends of which no bill holds anything."""
+RESTORED = "the table was restored"
+"""A run's trouble: it read what is not there any more."""
+
+
 @dataclass(slots=True)
 class Version:
     """What stood in one row from one write of the seller to the next."""

@@ -15,6 +15,7 @@ from typing import Any
 
 from tests.simulation.beside import verdict
 from tests.simulation.books import (
+    RESTORED,
     Books,
     Commit,
     GroupBook,
@@ -224,10 +225,13 @@ class Judge:
             return
         if group is None or not version.is_good:
             raise Violation("c", f"{errand.name} called a row late that has a fault: {version.fault}", group)
-        if group.commit is None:
+        # A run that read the commit before the table was restored settles by what it read.
+        read_before = group.undone[-1] if group.undone and RESTORED in errand.troubles else None
+        commit = group.commit or read_before
+        if commit is None:
             raise Violation("d", f"{errand.name} called a row late whose group was never committed", group)
         content = (version.quantity, version.allocations)
-        if row.second is not None and group.commit.counted.get(row.second) == content:
+        if row.second is not None and commit.counted.get(row.second) == content:
             raise Violation("c", f"{errand.name} called a row late that its group's commit had counted", group)
 
     def _expired(self, errand: Errand, row: Row, group: GroupBook | None) -> None:

@@ -8,7 +8,7 @@ disturbed and ends unbilled all the same is a violation; usage that had none is 
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -185,7 +185,8 @@ class Losses:
             left = [row for row in group.rows.values() if _is_left(row.now, run.bucket, seen)]
             if not left or (_was_held(group, start, now) and not is_last_call(run.bucket, start)):
                 continue
-            if group.commit is None and any(_is_unbillable_orphan(row.now) for row in group.rows.values()):
+            has_aggregate = group.commit is not None or (bool(group.direct) and group.direct[-1].until > now)
+            if not has_aggregate and _is_left_as_it_is(row.now for row in group.rows.values() if not row.now.gone):
                 continue
             sums = {group.good_sum(start), group.good_sum(now)}  # its seller may write on while the run reads
             if 0 in sums and not is_last_call(run.bucket, start):
@@ -487,10 +488,20 @@ def _is_left(version: Version, bucket: str, seen: float) -> bool:
     )  # fmt: skip
 
 
-def _is_unbillable_orphan(version: Version) -> bool:
-    """Whether another pipeline counted a row that the contract cannot bill: without an aggregate its group is left."""
-    as_a_number = version.fault in {None, "NonNumericQuantity"} and (version.number or 0) >= 0
-    return version.status == "Aggregated" and not version.gone and not as_a_number
+def _is_left_as_it_is(versions: Iterable[Version]) -> bool:
+    """Return whether a group without an aggregate, of which another pipeline counted rows, has one that no bill takes.
+
+    Such a row is `Aggregated`, or pending with a number that the contract refuses (domain: a commit whose aggregate is
+    gone). A pending row without a number is rejected by itself.
+    """
+    versions = list(versions)
+    counted = [version for version in versions if version.status == "Aggregated"]
+    pending = [version for version in versions if version.status is None and version.number is not None]
+    return bool(counted) and any(_is_unbillable(version) for version in (*counted, *pending))
+
+
+def _is_unbillable(version: Version) -> bool:
+    return version.fault not in {None, "NonNumericQuantity"} or (version.number or 0) < 0
 
 
 def _was_held(group: GroupBook, since: float, until: float) -> bool:

@@ -11,7 +11,19 @@ from decimal import Decimal
 from typing import Any
 
 from metering_dagster.core.quantity_kind import Quantities
-from tests.simulation.books import Books, Group, GroupBook, Row, Total, Version, bucket_of, canonical, moment, start_of
+from tests.simulation.books import (
+    UNBILLED,
+    Books,
+    Group,
+    GroupBook,
+    Row,
+    Total,
+    Version,
+    bucket_of,
+    canonical,
+    moment,
+    start_of,
+)
 from tests.simulation.kernel import Kernel
 from tests.simulation.memory import MemoryDynamoDB
 from tests.simulation.plan import HOUR, Plan
@@ -206,6 +218,8 @@ class Shop:
         book.deleted.append(now)
         if book.direct and book.direct[-1].until > now:
             book.direct[-1] = book.direct[-1]._replace(until=now)
+        if book.status in UNBILLED:
+            book.sent = False  # it ended so that no bill holds it, whatever stands there now
         book.status, book.put_back, book.stands_since = None, False, None
         book.log.append(f"{moment(now)} {who} deletes the aggregate")
 

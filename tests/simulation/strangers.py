@@ -14,7 +14,7 @@ from decimal import Decimal
 from typing import Any
 
 from metering_dagster.devstack.sandbox.rules import AcceptedRecord, Identity
-from tests.simulation.books import Group, GroupBook, bucket_of, moment, start_of
+from tests.simulation.books import RESTORED, Group, GroupBook, bucket_of, moment, start_of
 from tests.simulation.calls import Teller
 from tests.simulation.daemon import Daemon
 from tests.simulation.kernel import Kernel
@@ -236,7 +236,7 @@ class Strangers:
         now, books = self.kernel.now, self.shop.books
         for run in self.daemon.under_way():
             if run.errand is not None:
-                run.errand.troubles.append("the table was restored")
+                run.errand.troubles.append(RESTORED)
         self.shop.is_writing = True
         self.tables.restore(AGGREGATED, of)
         self.shop.is_writing = False
