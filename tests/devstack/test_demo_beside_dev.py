@@ -75,12 +75,13 @@ class Opened(Instance):
         )["assetNodeOrError"]["assetMaterializations"]  # fmt: skip
         return next(str(entry["path"]) for entry in latest["metadataEntries"] if entry["label"] == "ledger")
 
-    def kinds(self, asset: str) -> set[str]:
+    def mode(self, asset: str) -> str:
+        """Return the mode that the asset's page shows as a tag."""
         found = self.graphql(
-            "query ($key: AssetKeyInput!) { assetNodeOrError(assetKey: $key) { ... on AssetNode { kinds } } }",
+            "query ($key: AssetKeyInput!) { assetNodeOrError(assetKey: $key) { ... on AssetNode { tags { key value } } } }",
             key={"path": [asset]},
         )
-        return set(found["assetNodeOrError"]["kinds"])
+        return {tag["key"]: tag["value"] for tag in found["assetNodeOrError"]["tags"]}["metering/mode"]
 
     def runs_on_page(self, job: str) -> int:
         """How many runs the job's page lists."""
@@ -171,7 +172,7 @@ def test_the_ui_shows_what_the_demo_did_and_keeps_to_it_beside_dev(rehearsed: Re
         assert ui.url != dev.url
         until(lambda: ui.loaded() == {"metering_dagster": "RepositoryLocation"} or None, "the code location to load")
         assert {job: min(ui.runs_on_page(job), least) for job, least in JOBS.items()} == JOBS
-        assert all("live" in ui.kinds(asset) for asset in ("metered_usage", "metering_report"))
+        assert {ui.mode(asset) for asset in ("metered_usage", "metering_report")} == {"live"}
         assert ui.materialized("metered_usage") == green
         reported = {bucket[:10] for bucket in green}
         assert ui.materialized("metering_report") >= reported
