@@ -78,7 +78,8 @@ class Opened(Instance):
     def mode(self, asset: str) -> str:
         """Return the mode that the asset's page shows as a tag."""
         found = self.graphql(
-            "query ($key: AssetKeyInput!) { assetNodeOrError(assetKey: $key) { ... on AssetNode { tags { key value } } } }",
+            "query ($key: AssetKeyInput!) "
+            "{ assetNodeOrError(assetKey: $key) { ... on AssetNode { tags { key value } } } }",
             key={"path": [asset]},
         )
         return {tag["key"]: tag["value"] for tag in found["assetNodeOrError"]["tags"]}["metering/mode"]
