@@ -143,6 +143,23 @@ def test_a_record_is_put_back_as_it_was_made(world: World):
 
 
 @pytest.mark.case("aggregate_deleted")
+def test_a_record_is_put_back_beside_a_twin_that_ended_unbilled(world: World):
+    """The twin, which the service takes for the same record, became the holder after the first had ended unbilled."""
+    world.sandbox.configure(unsubscribed=["customer-a"])
+    world.put(a_usage(0, "3", license=LEGACY, customerIdentifier="customer-a"))
+    world.visit()
+    world.put(a_usage(0, "5", license=LEGACY, account=OTHER_ACCOUNT, customerIdentifier="customer-a"))
+    world.visit()
+    assert world.record_statuses() == {"CustomerNotSubscribed": 2}
+    world.delete(an_aggregate(license=LEGACY))
+    world.sandbox.configure(unsubscribed=[])
+    world.at(LAST_CALL)
+    assert world.visit().aggregation.put_back == 1
+    assert [(record.customer_identifier, record.quantity) for record in world.bill()] == [("customer-a", "3")]
+    assert world.record_statuses() == {"Success": 1, "CustomerNotSubscribed": 1}
+
+
+@pytest.mark.case("aggregate_deleted")
 def test_a_record_put_back_and_refused_says_that_it_may_have_been_billed_before(world: World):
     """As after a deprovisioning: nobody can tell then whether the record that was gone had been billed."""
     world.put(*some_usage("3", "4"), a_usage(0, "1", dimension="other"))

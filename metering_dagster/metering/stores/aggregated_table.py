@@ -171,6 +171,8 @@ class AggregatedTable:
         )
         size = 2 * _ITEM_BYTES + transactions.bytes_of(item)
         if aggregate.key.is_legacy:
+            if self.identities.claim([aggregate], now).refused:  # a holder that ended unbilled yields
+                return False
             claim = self.identities.claim_unit(aggregate, now)
             actions, size = actions + claim.actions, size + claim.size
         with self._explained():
