@@ -56,6 +56,8 @@ if TYPE_CHECKING:
     from metering_dagster.billing_changes.rules.day_diff import DayReport
     from metering_dagster.billing_changes.stores.day_files import DayFiles, StoredDocument
 
+__all__ = ["COLUMNS", "FeedResponse", "Signal", "acknowledge", "changes", "consumer", "frame", "new_for"]
+
 T = TypeVar("T")
 _ATTEMPTS = 50
 """Of replacing a consumer's document while others replace it too; each time one of them succeeds."""
