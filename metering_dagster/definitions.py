@@ -37,8 +37,8 @@ def build_defs(
     resources: Mapping[str, Any] | None = None,
     first_hour: datetime = FIRST_HOUR,
 ) -> dg.Definitions:
-    """The definitions for these settings (default: the environment), with these resources in the place of ours and with
-    partitions that begin with this hour.
+    """Return the definitions for these settings (default: the environment), with these resources in the place of ours
+    and with partitions that begin with this hour.
 
     An empty environment loads: what is missing is told by the run that needs it. Raises `SettingsError` for a malformed
     setting.

@@ -108,11 +108,11 @@ class Settings:
     """The AWS SDK's own endpoint settings that are set, by name. Their URLs may hold passwords."""
 
     def now(self) -> datetime:
-        """The instant that the hour policy goes by, in UTC."""
+        """Return the instant that the hour policy goes by, in UTC."""
         return self.frozen_now or datetime.now(UTC)
 
     def require(self) -> "Settings":
-        """These settings, if a run can work with them; else `SettingsError` with all that are missing."""
+        """Return these settings, if a run can work with them; else `SettingsError` with all that are missing."""
         missing = [name for name, value in (
             ("USAGE_TABLE", self.usage_table), ("AGGREGATED_USAGE_TABLE", self.aggregated_usage_table),
             ("SUBSCRIBERS_TABLE", self.subscribers_table), ("METERING_MODE", self.mode),
@@ -194,7 +194,9 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
 
 
 def _check_names(environment: Mapping[str, str], known: Collection[str]) -> list[str]:
-    """What is wrong with the names that are set beside the known ones; warns of those that are unknown and ours."""
+    """Return what is wrong with the names that are set beside the known ones; warns of those that are unknown
+    and ours.
+    """
     is_set = {name: value.strip() for name, value in environment.items() if value.strip()}
     faults = [
         f"{name} is set, and this version does not implement it: unset it, or run the version that does"
@@ -255,7 +257,9 @@ def _from_to(least: int, most: int, unit: str) -> Callable[[str], int]:
 
 
 def horizon_days(text: str) -> int:
-    """A horizon in days; ValueError unless it is a whole number from 1 to 92 (domain: the billing-changes signal)."""
+    """Return a horizon in days; ValueError unless it is a whole number from 1 to 92 (domain: the billing-changes
+    signal).
+    """
     return _from_to(1, 92, "days")(text)
 
 
@@ -273,7 +277,9 @@ def _database_url(text: str) -> str:
 
 
 def _place(text: str) -> str:
-    """A folder, or a prefix of S3; of a URI's other parts some would be taken for a key and some for a secret."""
+    """Return a folder, or a prefix of S3; of a URI's other parts some would be taken for a key and some for a
+    secret.
+    """
     has_scheme = "://" in text or re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", text)
     if has_scheme and not re.fullmatch(r"s3://[^/?#@:\s]+(/[^?#]*)?", text):
         raise ValueError("must be a folder or s3://BUCKET/PREFIX, with no user and no options")
@@ -311,7 +317,7 @@ def _topic_arn(text: str) -> str:
 
 
 def _url(text: str) -> SplitResult:
-    """The parts of an http or https URL; none of the errors repeats it."""
+    """Return the parts of an http or https URL; none of the errors repeats it."""
     if not re.fullmatch(r"[!-~]+", text):
         raise ValueError("must be a URL without blanks or characters beyond ASCII")
     try:
@@ -340,7 +346,7 @@ def _ui_url(text: str) -> str:
 
 
 def past_instant(text: str) -> datetime:
-    """`METERING_NOW` as an instant in UTC; ValueError where it is none, names no zone, or has not come yet."""
+    """Return `METERING_NOW` as an instant in UTC; ValueError where it is none, names no zone, or has not come yet."""
     try:
         instant = datetime.fromisoformat(text)
     except ValueError:
@@ -355,7 +361,7 @@ def past_instant(text: str) -> datetime:
 
 
 def _frozen_clock_faults(settings: Settings) -> list[str]:
-    """A frozen clock must never meet the real services: each endpoint in use has to be on loopback."""
+    """Return the faults of a frozen clock, which must never meet real services: each endpoint must be on loopback."""
     in_use = ["AWS_ENDPOINT_URL_DYNAMODB", "AWS_ENDPOINT_URL_MARKETPLACE_METERING"]
     if (settings.ledger_uri or "").startswith("s3://"):
         in_use.append("AWS_ENDPOINT_URL_S3")

@@ -1,7 +1,7 @@
 """Which cells of cloud-billing data were ingested again: the public Python API (domain: the billing-changes signal).
 
 Belongs here: asking, straight from the database or as a named consumer from what was materialized. Does not: what is
-answered (answer, consumer_answer), SQL, files, layout.
+answered (feed_response, consumer_response), SQL, files, layout.
 
     from metering_dagster.billing_changes import feed
 
@@ -69,7 +69,7 @@ _STALE = timedelta(minutes=10)
 def changes(
     since: str | datetime, *, horizon_days: int | str | None = None, settings: Settings | None = None
 ) -> FeedResponse:
-    """The cells that were ingested again since an instant, itself included, read from the database now.
+    """Return the cells that were ingested again since an instant, itself included, read from the database now.
 
     `since` is ISO-8601 text that names its zone, or an aware datetime; `horizon_days` (1 to 92) how many days back is
     looked, by default as the settings say. The answer's `meta.complete_until` is the `since` to ask with next time:
@@ -92,7 +92,7 @@ def changes(
 
 
 def new_for(name: str, *, settings: Settings | None = None) -> FeedResponse:
-    """What was reported and is new for the named consumer, with the token that acknowledges it (`meta.token`).
+    """Return what was reported and is new for the named consumer, with the token that acknowledges it (`meta.token`).
 
     Until that is acknowledged, asking again gives the same again, and what has come since. A name that was never used
     is given everything. The database is not read: what is there is what runs of `billing_changes` have reported.
@@ -109,7 +109,7 @@ def new_for(name: str, *, settings: Settings | None = None) -> FeedResponse:
 
 
 def acknowledge(name: str, token: str, *, settings: Settings | None = None) -> bool:
-    """The named consumer has taken the answer that came with this token.
+    """Acknowledge the answer that came with this token: the named consumer has taken it.
 
     True if that moved its marks; False if it had said so before, or nothing had come with the token. Of several calls
     at once with one token, one at most is told True; none where S3 loses the answer to the write that moves them and
@@ -143,7 +143,7 @@ def consumer(name: str, *, settings: Settings | None = None) -> Iterator[FeedRes
 
 
 def frame(answer: FeedResponse) -> "pd.DataFrame":
-    """The answer's rows as a pandas DataFrame; signals and amounts as text."""
+    """Return the answer's rows as a pandas DataFrame; signals and amounts as text."""
     import pandas as pd
 
     return pd.DataFrame([record(row) for row in answer.rows], columns=list(COLUMNS))
@@ -170,7 +170,7 @@ def _offer(billing: Billing, files: "DayFiles", name: str) -> FeedResponse:
 
 
 def _read(files: "DayFiles", days: Iterable[date]) -> tuple[list[tuple[str, "DayReport"]], dict[date, str]]:
-    """The reports of these days with the generations of their files, and in words what cannot be understood."""
+    """Return the reports of these days with the generations of their files, and in words what cannot be understood."""
     there, damaged = [], {}
     for day in days:
         try:

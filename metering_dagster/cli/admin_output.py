@@ -21,7 +21,7 @@ _COLUMNS = (13, 8, 8, 8, 10)
 
 
 def init_text(reports: Sequence[TableReport]) -> str:
-    """What came of each table, and what a person is to do."""
+    """Return what came of each table, and what a person is to do."""
     lines = []
     for report in reports:
         target = report.target
@@ -46,7 +46,7 @@ def _state(report: TableReport) -> str:
 
 
 def init_json(reports: Sequence[TableReport]) -> dict[str, object]:
-    """The same for programs."""
+    """Return the same for programs."""
     return {
         "good": not any(report.differs for report in reports),
         "tables": [
@@ -66,7 +66,7 @@ def init_json(reports: Sequence[TableReport]) -> dict[str, object]:
 
 
 def status_text(place: Surroundings, found: Outlook) -> str:
-    """A head, a line for each hour with something pending, what it comes to, what was looked at."""
+    """Return a head, a line for each hour with something pending, what it comes to, what was looked at."""
     clock = " (the clock is frozen)" if place.is_clock_frozen else ""
     lines = [
         f"{found.now:%Y-%m-%d %H:%M} UTC{clock}, mode {place.mode}",
@@ -135,7 +135,7 @@ def _looked_at(found: Outlook) -> str:
 
 
 def status_json(place: Surroundings, found: Outlook) -> dict[str, object]:
-    """The same for programs; instants are ISO-8601 in UTC."""
+    """Return the same for programs; instants are ISO-8601 in UTC."""
     cutoff = found.next_cutoff
     return {
         "good": found.is_good,
@@ -176,7 +176,7 @@ def _hour_json(standing: HourOutlook) -> dict[str, object]:
 
 
 def address(url: str) -> str:
-    """The endpoint without whatever a person may have put before its host."""
+    """Return the endpoint without whatever a person may have put before its host."""
     parts = urlsplit(url)
     return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
 

@@ -1,6 +1,6 @@
 """What the feed answers, as a table for people, as JSON and as CSV for programs.
 
-Belongs here: wording and layout. Does not: what is answered (answer), exit codes.
+Belongs here: wording and layout. Does not: what is answered (feed_response), exit codes.
 """
 
 import json
@@ -29,19 +29,21 @@ _QUOTED = re.compile(r'[",\r\n]')
 
 
 def answer_json(answer: FeedResponse) -> str:
-    """`{"rows": […], "meta": {…}}` (domain: the billing-changes signal). Amounts are text, since they are exact."""
+    """Return `{"rows": […], "meta": {…}}` (domain: the billing-changes signal). Amounts are text, since they
+    are exact.
+    """
     return json.dumps(
         {"rows": [_row_json(row, answer.meta) for row in answer.rows], "meta": _meta_json(answer.meta)}, indent=2
     )
 
 
 def meta_text(answer: FeedResponse) -> str:
-    """The meta block alone as JSON."""
+    """Return the meta block alone as JSON."""
     return json.dumps(_meta_json(answer.meta), indent=2)
 
 
 def acknowledged(consumer: str, token: str, moved: bool, *, as_json: bool) -> str:
-    """What came of an acknowledgement."""
+    """Return what came of an acknowledgement."""
     if as_json:
         return json.dumps({"consumer": consumer, "token": token, "moved": moved})
     if moved:
@@ -50,7 +52,7 @@ def acknowledged(consumer: str, token: str, moved: bool, *, as_json: bool) -> st
 
 
 def _meta_json(meta: Meta) -> dict[str, object]:
-    """The meta block for programs. What only a named consumer is told is left out of the others' answers."""
+    """Return the meta block for programs. What only a named consumer is told is left out of the others' answers."""
     told: dict[str, object] = {
         "since": _plain(meta.since),
         "horizon": meta.horizon,
@@ -109,7 +111,7 @@ def _csv_line(cells: Iterable[str]) -> str:
 
 
 def answer_text(answer: FeedResponse) -> str:
-    """A table, and what it tells and does not, for people. Account ids are masked in it."""
+    """Return a table, and what it tells and does not, for people. Account ids are masked in it."""
     meta = answer.meta
     lines = [*_table(answer.rows, meta), ""] if answer.rows else []
     one = meta.changed_cells == 1
@@ -139,7 +141,7 @@ def _days(first: date, last: date) -> str:
 
 
 def columns(meta: Meta) -> list[str]:
-    """The fields of this answer's rows: an answer by `since` has none of what only reports tell."""
+    """Return the fields of this answer's rows: an answer by `since` has none of what only reports tell."""
     return [name for name in COLUMNS if meta.consumer is not None or name not in _CONSUMERS_ONLY]
 
 
@@ -151,7 +153,7 @@ def _table(rows: Sequence[AnswerRow], meta: Meta) -> list[str]:
 
 
 def _cell(value: object) -> str:
-    """What somebody else wrote stays on its line, and does nothing to a terminal."""
+    """Return what somebody else wrote stays on its line, and does nothing to a terminal."""
     text = "-" if value is None else {True: "yes", False: "no"}[value] if isinstance(value, bool) else _plain(value)
     shown = mask_text(str(text))
     return shown if len(shown) <= _WIDEST else f"{shown[: _WIDEST - 1]}…"

@@ -1,6 +1,6 @@
 """What a rehearsal says of itself: for people, and as JSON.
 
-Belongs here: words and columns. Does not: printing them (cli), the sums (balance), what was due (billing_demo).
+Belongs here: words and columns. Does not: printing them (main), the sums (balance), what was due (billing_demo).
 """
 
 from collections.abc import Mapping
@@ -99,7 +99,7 @@ def _amounts_json(amounts: Mapping[str, Decimal]) -> dict[str, str]:
 
 
 def billing_text(done: BillingRehearsal) -> str:
-    """A line for each cell that moved, and how much did not."""
+    """Return a line for each cell that moved, and how much did not."""
     lines = [
         f"Billing data: {done.days} days, {done.cells} cells of a subscription and a day. Some were ingested again:",
         _billing_line("day", "subscription", "", "before", "now"),

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def column_of_texts(texts: Sequence[str | None], kind: "pa.DataType") -> "pa.Array":
-    """The values that these texts mean, as a column of this type; None is a missing one.
+    """Return the values that these texts mean, as a column of this type; None is a missing one.
 
     Arrow's own conversion of a list asks pandas whether it is one of its, and so imports it: 0.3 s in every run.
     """
@@ -29,7 +29,7 @@ def column_of_texts(texts: Sequence[str | None], kind: "pa.DataType") -> "pa.Arr
 
 
 def is_arrows(error: BaseException | None) -> bool:
-    """Whether Arrow refuses something: a place it does not know, a file that is none."""
+    """Return whether Arrow refuses something: a place it does not know, a file that is none."""
     if error is None:
         return False
     import pyarrow as pa

@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 def chunked(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """The items in lists of `size`, the last one shorter; none of nothing."""
+    """Yield the items in lists of `size`, the last one shorter; none of nothing."""
     iterator = iter(items)
     while chunk := list(islice(iterator, size)):
         yield chunk

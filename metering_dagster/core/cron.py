@@ -42,12 +42,12 @@ def _fields(expression: str) -> list[str]:
 
 
 def _is_open(field: str, other: str, *, is_full: bool) -> bool:
-    """Whether the field stands for `*`. One that lists all values does so only beside a `*` in the other."""
+    """Return whether the field stands for `*`. One that lists all values does so only beside a `*` in the other."""
     return "*" in field.split(",") or (is_full and "*" in other)
 
 
 def _values(field: str, bounds: tuple[int, int], names: dict[str, int]) -> set[int]:
-    """The numbers that the field allows."""
+    """Return the numbers that the field allows."""
     low, high = bounds
     found: set[int] = set()
     for text in field.split(","):

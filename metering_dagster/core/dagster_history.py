@@ -25,7 +25,7 @@ Metadata = Mapping[str, dg.MetadataValue]
 
 
 def failed_at(instance: dg.DagsterInstance, job: str) -> datetime | None:
-    """When the last run of the job ended, if it failed; None if it did not, is not over, or never was."""
+    """Return when the last run of the job ended, if it failed; None if it did not, is not over, or never was."""
     records = instance.get_run_records(dg.RunsFilter(job_name=job), limit=1)
     if not records or records[0].dagster_run.status is not dg.DagsterRunStatus.FAILURE or not records[0].end_time:
         return None
@@ -33,14 +33,14 @@ def failed_at(instance: dg.DagsterInstance, job: str) -> datetime | None:
 
 
 def is_under_way(instance: dg.DagsterInstance, job: str) -> bool:
-    """Whether a run of the job is queued or under way."""
+    """Return whether a run of the job is queued or under way."""
     return bool(instance.get_run_ids(dg.RunsFilter(job_name=job, statuses=UNDER_WAY), limit=1))
 
 
 def last_materialization(
     instance: dg.DagsterInstance, asset: dg.AssetKey, partition: str
 ) -> tuple[datetime, Metadata] | None:
-    """When the partition was last materialized, and the metadata of that; None if it never was."""
+    """Return when the partition was last materialized, and the metadata of that; None if it never was."""
     records = instance.fetch_materializations(
         dg.AssetRecordsFilter(asset_key=asset, asset_partitions=[partition]), limit=1
     ).records
@@ -50,13 +50,15 @@ def last_materialization(
 
 
 def text_of(shown: Metadata, name: str) -> str | None:
-    """The text of this name; None where there is none, or something else."""
+    """Return the text of this name; None where there is none, or something else."""
     found = shown.get(name)
     return found.value if isinstance(found, dg.TextMetadataValue) else None
 
 
 def count_of(shown: Metadata, name: str) -> int | None:
-    """The count of this name, 0 where there is none; None where something else stands there, or more than can be."""
+    """Return the count of this name, 0 where there is none; None where something else stands there, or more than can
+    be.
+    """
     found = shown.get(name)
     if found is None:
         return 0

@@ -11,13 +11,13 @@ FIRST_HOUR = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def hourly(first_hour: datetime = FIRST_HOUR) -> dg.HourlyPartitionsDefinition:
-    """One partition for each hour bucket. `end_offset=1`: the current hour exists, for a last flush."""
+    """Return one partition for each hour bucket. `end_offset=1`: the current hour exists, for a last flush."""
     start = f"{first_hour:%Y-%m-%dT%H}"
     return dg.HourlyPartitionsDefinition(start_date=start, fmt="%Y-%m-%dT%H", timezone="UTC", end_offset=1)
 
 
 def daily(first_hour: datetime = FIRST_HOUR) -> dg.DailyPartitionsDefinition:
-    """One partition for each day, the current one included."""
+    """Return one partition for each day, the current one included."""
     return dg.DailyPartitionsDefinition(
         start_date=f"{first_hour:%Y-%m-%d}", fmt="%Y-%m-%d", timezone="UTC", end_offset=1
     )

@@ -18,7 +18,7 @@ class MeteringError(Exception):
     """Whether line ends in the message are its own."""
 
     def __str__(self) -> str:
-        """The message, in one line unless it has lines of its own."""
+        """Return the message, in one line unless it has lines of its own."""
         said = super().__str__()
         return "\n".join(map(printable, said.split("\n"))) if self.has_lines else printable(said)
 
@@ -74,7 +74,7 @@ class DatabaseAwayError(MeteringError):
 
 
 class FeedRefusedError(MeteringError):
-    """What was asked of the billing-changes feed makes no sense; the message says what does."""
+    """A request of the billing-changes feed that makes no sense; the message says what does."""
 
 
 class ReplacedMeanwhileError(MeteringError):

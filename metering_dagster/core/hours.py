@@ -37,31 +37,33 @@ _BUCKET_LENGTH = len("2026-11-28T10")
 
 
 def floor_hour(instant: datetime) -> datetime:
-    """The hour that holds `instant`, in UTC. A naive instant is refused (ValueError): its zone would be a guess."""
+    """Return the hour that holds `instant`, in UTC. A naive instant is refused (ValueError): its zone would
+    be a guess.
+    """
     if instant.tzinfo is None:
         raise ValueError(f"an instant without a time zone: {instant.isoformat()}")
     return instant.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
 
 
 def bucket(hour: datetime) -> str:
-    """The hour's name in the tables and its partition key, such as `2026-11-28T10`."""
+    """Return the hour's name in the tables and its partition key, such as `2026-11-28T10`."""
     return floor_hour(hour).isoformat()[:_BUCKET_LENGTH]
 
 
 def parse_bucket(text: str) -> datetime:
-    """The hour that a bucket names; ValueError where it names none."""
+    """Return the hour that a bucket names; ValueError where it names none."""
     if not _BUCKET.fullmatch(text):
         raise ValueError(f"not an hour bucket (YYYY-MM-DDTHH): {text!r}")
     return datetime.fromisoformat(text).replace(tzinfo=UTC)
 
 
 def hour_at_offset(now: datetime, offset: int) -> datetime:
-    """The hour that lies `offset` hours before the current one."""
+    """Return the hour that lies `offset` hours before the current one."""
     return floor_hour(now) - offset * HOUR
 
 
 def offset_of(hour: datetime, now: datetime) -> int:
-    """How many hours back `hour` is; 0 for the current hour, negative in the future."""
+    """Return how many hours back `hour` is; 0 for the current hour, negative in the future."""
     return (floor_hour(now) - floor_hour(hour)) // HOUR
 
 
@@ -90,12 +92,12 @@ def month_start(instant: datetime) -> datetime:
 
 
 def is_previous_month(hour: datetime, now: datetime) -> bool:
-    """Whether `hour` lies in any month before now's."""
+    """Return whether `hour` lies in any month before now's."""
     return floor_hour(hour) < month_start(now)
 
 
 def clamp_lock(configured: int) -> int:
-    """`METERING_LOCK_HOURS` as it is applied: 1 to 20 hours."""
+    """Return `METERING_LOCK_HOURS` as it is applied: 1 to 20 hours."""
     return min(max(configured, MIN_LOCK_HOURS), MAX_LOCK_HOURS)
 
 
@@ -104,27 +106,31 @@ def _into_month(now: datetime) -> timedelta:
 
 
 def lock_of(hour: datetime, now: datetime, lock_hours: int) -> int:
-    """The lock in force for `hour`: none for the previous month on the 1st from 03:00 to 06:00, else as configured."""
+    """Return the lock in force for `hour`: none for the previous month on the 1st from 03:00 to 06:00, else as
+    configured.
+    """
     if is_previous_month(hour, now) and GRACE_OPENS <= _into_month(now) < GRACE_CLOSES:
         return 0
     return clamp_lock(lock_hours)
 
 
 def is_locked(hour: datetime, now: datetime, lock_hours: int) -> bool:
-    """Whether `hour` is still open for late usage (the current hour always is)."""
+    """Return whether `hour` is still open for late usage (the current hour always is)."""
     offset = offset_of(hour, now)
     return offset < FIRST_OFFSET or offset < lock_of(hour, now, lock_hours)
 
 
 def opens_at(hour: datetime, lock_hours: int) -> datetime:
-    """The instant at which the lock of `hour` is over: after the lock, or at 03:00 on the 1st if that comes first."""
+    """Return the instant at which the lock of `hour` is over: after the lock, or at 03:00 on the 1st if that comes
+    first.
+    """
     by_lock = floor_hour(hour) + clamp_lock(lock_hours) * HOUR
     grace = _next_month_start(hour) + GRACE_OPENS
     return min(by_lock, grace)
 
 
 def is_billable(hour: datetime, now: datetime) -> bool:
-    """Whether usage of `hour` may still be sent: less than 24 h old and of this month, or in the month's grace.
+    """Return whether usage of `hour` may still be sent: less than 24 h old and of this month, or in the month's grace.
 
     The current hour is billable, a future one is not. The grace, on the 1st before 06:00, reaches 29 hours back into
     the previous month.
@@ -136,13 +142,13 @@ def is_billable(hour: datetime, now: datetime) -> bool:
 
 
 def billable_hours(now: datetime) -> list[datetime]:
-    """Every hour that may still be sent, the current one included, the oldest first."""
+    """Return every hour that may still be sent, the current one included, the oldest first."""
     back = (hour_at_offset(now, offset) for offset in range(GRACE_LAST_OFFSET, -1, -1))
     return [hour for hour in back if is_billable(hour, now)]
 
 
 def closes_at(hour: datetime, now: datetime) -> datetime:
-    """The first instant at which `hour`, as it stands at `now`, is no longer billable; a past one if it is not.
+    """Return the first instant at which `hour`, as it stands at `now`, is no longer billable; a past one if it is not.
 
     24 h after its beginning; for the hours of a month's last day 06:00 on the 1st, as the month's grace has it. What is
     left of the evening before that day comes back into the window for the grace, until 30 h lie behind it.
@@ -167,25 +173,27 @@ def reopens_at(hour: datetime, now: datetime) -> datetime | None:
 
 
 def reopened_hours(now: datetime) -> list[datetime]:
-    """Every hour that is past its window at `now` and that the month's coming grace opens again, the oldest first."""
+    """Return every hour that is past its window at `now` and that the month's coming grace opens again, the oldest
+    first.
+    """
     back = (hour_at_offset(now, offset) for offset in range(GRACE_LAST_OFFSET, LAST_OFFSET, -1))
     return [hour for hour in back if reopens_at(hour, now) is not None]
 
 
 def closes_for_good(hour: datetime) -> datetime:
-    """The first instant from which `hour` can never be billed again, the month's grace counted in."""
+    """Return the first instant from which `hour` can never be billed again, the month's grace counted in."""
     if not _is_reopened(hour):
         return floor_hour(hour) + (LAST_OFFSET + 1) * HOUR
     return min(_next_month_start(hour) + GRACE_CLOSES, floor_hour(hour) + (GRACE_LAST_OFFSET + 1) * HOUR)
 
 
 def _is_reopened(hour: datetime) -> bool:
-    """Whether the grace after the month of `hour` reaches back to it."""
+    """Return whether the grace after the month of `hour` reaches back to it."""
     return offset_of(hour, _next_month_start(hour)) <= GRACE_LAST_OFFSET
 
 
 def is_expirable(hour: datetime, now: datetime) -> bool:
-    """Whether what is pending in `hour` can only be expired: past its window, and never to be billed again.
+    """Return whether what is pending in `hour` can only be expired: past its window, and never to be billed again.
 
     Not so an hour that the month's coming grace opens again; nor, on the 1st before 06:00, any of the previous month.
     """
@@ -195,7 +203,7 @@ def is_expirable(hour: datetime, now: datetime) -> bool:
 
 
 def parse_shard(text: str) -> int:
-    """The shard of the age-out that a partition key names; `UnknownShardError` where it names none."""
+    """Return the shard of the age-out that a partition key names; `UnknownShardError` where it names none."""
     if text not in {str(shard) for shard in range(SHARDS)}:
         raise _unknown_shard(repr(mask_text(text)))
     return int(text)
@@ -208,7 +216,7 @@ def _unknown_shard(named: str) -> UnknownShardError:
 
 
 def shard_hours(shard: int, now: datetime) -> list[datetime]:
-    """The hours that this shard of the age-out owns at `now`, newest first, up to 400 days back.
+    """Return the hours that this shard of the age-out owns at `now`, newest first, up to 400 days back.
 
     24 hours back and more, none of them in the month's grace; and once that has closed, the previous month's hours less
     than 24 back as well. On a month's last day, those that the coming grace opens again are left out.
@@ -225,8 +233,8 @@ def shard_hours(shard: int, now: datetime) -> list[datetime]:
 
 
 def is_last_call(hour: datetime, now: datetime, expiry: datetime | None = None) -> bool:
-    """Whether what is held or zero goes now or never: offset 22 on, a previous month's hour from 05:00 on the 1st,
-    a deprovisioning license (of which `expiry` is the end of its window) from 10 minutes before that.
+    """Return whether what is held or zero goes now or never: offset 22 on, a previous month's hour from 05:00 on the
+    1st, a deprovisioning license (of which `expiry` is the end of its window) from 10 minutes before that.
     """
     if expiry is not None and now >= expiry - FLUSH_WINDOW:
         return True

@@ -1,7 +1,7 @@
 """Instants as others write them into the tables (domain: the usage table). Pure.
 
 Belongs here: reading a `timestamp` or a stamp in any form that sellers and other pipelines use. Does not: the key's own
-timestamp, whose form is fixed (rows); what an instant means.
+timestamp, whose form is fixed (raw_row); what an instant means.
 """
 
 import re
@@ -18,7 +18,7 @@ _LAST_MILLISECOND = Decimal(10) ** 14
 
 
 def instant_of_any_form(stated: object) -> datetime | None:
-    """The instant in UTC; None for what is no instant.
+    """Return the instant in UTC; None for what is no instant.
 
     Text is ISO-8601 to the second or finer, without a zone in UTC. A number, also as text, is epoch seconds or
     milliseconds.
@@ -29,7 +29,9 @@ def instant_of_any_form(stated: object) -> datetime | None:
 
 
 def instant_of(text: object) -> datetime | None:
-    """The instant that the tables state, in UTC; None for what is none, has no zone, or lies at the calendar's end."""
+    """Return the instant that the tables state, in UTC; None for what is none, has no zone, or lies at the calendar's
+    end.
+    """
     try:
         stated = datetime.fromisoformat(text) if isinstance(text, str) else None
         if stated is None or stated.tzinfo is None:

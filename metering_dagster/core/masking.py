@@ -25,7 +25,7 @@ _MASKED_LICENSE = re.compile(r"(?i)\blicen[cs]es?[ :=]{1,2}(\*{4}[^\s,;:.)\]]{0,
 
 
 def mask(value: str | None) -> str:
-    """`****` and the last four characters; `****` alone up to four; `<none>` if empty."""
+    """Return `****` and the last four characters; `****` alone up to four; `<none>` if empty."""
     if not value:
         return "<none>"
     return "****" + (printable(value[-_SHOWN:]) if len(value) > _SHOWN else "")
@@ -47,20 +47,22 @@ def digest(*values: str) -> str:
 
 
 def mask_text(text: str) -> str:
-    """The text with every license ARN, twelve-digit account id, and user of a URL in it masked, in one printable line;
-    for messages of others and for what settings say.
+    """Return the text with every license ARN, twelve-digit account id, and user of a URL in it masked, in one printable
+    line; for messages of others and for what settings say.
     """
     # Escaped last: an escape that ends in digits would run into an account's.
     return printable(_ACCOUNT.sub(lambda m: mask(m[0]), _ARN.sub(lambda m: mask(m[0]), _USER.sub("****@", text))))
 
 
 def mask_lines(lines: Iterable[str]) -> str:
-    """The lines as one text, each of them masked."""
+    """Return the lines as one text, each of them masked."""
     return "\n".join(mask_text(line) for line in lines)
 
 
 def markdown_list(lines: Iterable[str]) -> str:
-    """A list in Markdown with a point for each text; nothing in a text is taken for a link, HTML, code or a cell."""
+    """Return a list in Markdown with a point for each text; nothing in a text is taken for a link, HTML, code or a
+    cell.
+    """
     return "\n".join(f"- {_MARKUP.sub(_literal, printable(line))}" for line in lines)
 
 
@@ -69,8 +71,8 @@ def _literal(found: re.Match[str]) -> str:
 
 
 def mask_names(text: str, names: Iterable[str]) -> str:
-    """The text of others with these names in it masked as well, wherever they stand as words of their own: an account
-    of another length, a customer's identifier.
+    """Return the text of others with these names in it masked as well, wherever they stand as words of their own: an
+    account of another length, a customer's identifier.
     """
     known = sorted({name for name in names if name}, key=len, reverse=True)
     if known:
@@ -80,7 +82,9 @@ def mask_names(text: str, names: Iterable[str]) -> str:
 
 
 def license_in(text: str) -> str | None:
-    """The first license that a text names, masked; one that is masked already stays as it is. None if it names none."""
+    """Return the first license that a text names, masked; one that is masked already stays as it is. None if it names
+    none.
+    """
     arns = (match[0] for match in _ARN.finditer(text))
     arn = next((arn for arn in arns if "license" in arn), None)
     if arn is not None:

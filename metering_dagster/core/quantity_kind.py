@@ -12,5 +12,5 @@ class Quantities(StrEnum):
 
     @property
     def limit(self) -> Decimal:
-        """The largest quantity of one record."""
+        """Return the largest quantity of one record."""
         return Decimal("9999999999.999999") if self is Quantities.DECIMAL else Decimal(2147483647)

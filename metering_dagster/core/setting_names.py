@@ -56,12 +56,12 @@ def meant(name: str, known: Iterable[str]) -> str | None:
 
 
 def _stems(words: str) -> str:
-    """The words without their plurals, in the order of the alphabet."""
+    """Return the words without their plurals, in the order of the alphabet."""
     return "_".join(sorted(re.sub(r"IES$", "Y", word).removesuffix("S") for word in words.split("_")))
 
 
 def _distance(one: str, other: str) -> int:
-    """How many letters to insert, delete, replace or swap with their neighbor make one text of the other."""
+    """Return how many letters to insert, delete, replace or swap with their neighbor make one text of the other."""
     if abs(len(one) - len(other)) > _TYPOS:
         return _TYPOS + 1
     before, row = list[int](), list(range(len(other) + 1))

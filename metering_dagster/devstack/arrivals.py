@@ -27,7 +27,7 @@ TRIES = 40
 def arriving(
     streams: Sequence[Stream], since: datetime, until: datetime, seed: int = DEFAULT_SEED
 ) -> Iterator[SampleRow]:
-    """The rows of the seconds after `since`, up to `until`."""
+    """Yield the rows of the seconds after `since`, up to `until`."""
     for second in range(int(since.timestamp()) + 1, int(until.timestamp()) + 1):
         rng = random.Random(f"{seed}/arriving/{second}")
         if rng.random() < EACH_SECOND:
@@ -37,7 +37,7 @@ def arriving(
 
 
 def missed(streams: Sequence[Stream], since: datetime | None, now: datetime) -> Iterator[SampleRow]:
-    """What was used after `since` (None: for as long as there are samples), in hours that can still be billed.
+    """Yield what was used after `since` (None: for as long as there are samples), in hours that can still be billed.
 
     Whole hours are the sample's, with all its faults; what is left of the hour of `since`, and the running one, are as
     they would have arrived.
@@ -62,7 +62,7 @@ def missed(streams: Sequence[Stream], since: datetime | None, now: datetime) -> 
 def late_row(
     client: "DynamoDBClient", aggregated_table: str, streams: Sequence[Stream], now: datetime, rng: random.Random
 ) -> SampleRow | None:
-    """A row of a group that has been committed; None where none is found."""
+    """Return a row of a group that has been committed; None where none is found."""
     for _ in range(TRIES):
         stream, hour = rng.choice(streams), hours.hour_at_offset(now, rng.choice(LATE_OFFSETS))
         if not hours.is_billable(hour, now):

@@ -36,7 +36,7 @@ class HourBalance:
 
     @property
     def is_even(self) -> bool:
-        """Whether everything used is accounted for, to the last unit."""
+        """Return whether everything used is accounted for, to the last unit."""
         return self.used == self.billed + self.held + self.rejected + self.late + self.expired
 
 
@@ -49,7 +49,7 @@ class Balance:
 
     @property
     def total(self) -> HourBalance:
-        """The sums of all hours."""
+        """Return the sums of all hours."""
         total = HourBalance()
         for hour in self.hours.values():
             total.rows += hour.rows
@@ -60,12 +60,12 @@ class Balance:
 
     @property
     def is_even(self) -> bool:
-        """Whether each hour is, and each group is billed as its rows were used and its aggregate says."""
+        """Return whether each hour is, and each group is billed as its rows were used and its aggregate says."""
         return not self.wrong_groups and all(hour.is_even for hour in self.hours.values())
 
 
 def row_key(row: SampleRow) -> RowKey:
-    """The row's key in the usage table."""
+    """Return the row's key in the usage table."""
     return row.item["licenseArn"], row.item[SORT_KEY]
 
 
@@ -128,7 +128,7 @@ def _add_end(row: SampleRow, end: Mapping[str, Any], hour: HourBalance, counted:
 
 
 def _billed(bill: Iterable[BilledRecord], balance: Balance, accounts: Mapping[str, str]) -> dict[GroupKey, Decimal]:
-    """The bill by group; a legacy customer's identifier stands for an account (`accounts`)."""
+    """Return the bill by group; a legacy customer's identifier stands for an account (`accounts`)."""
     billed: dict[GroupKey, Decimal] = {}
     for record in bill:
         license = record.license_arn or record.product_code or ""

@@ -25,7 +25,7 @@ class Collector:
 
     @property
     def url(self) -> str:
-        """What `BILLING_DATABASE_URL` has to be."""
+        """Return what `BILLING_DATABASE_URL` has to be."""
         return billing_db.url_of(self.database)
 
     def make_up(self) -> None:

@@ -27,7 +27,7 @@ PATIENCE_SECONDS = 30
 
 
 def url_of(path: Path) -> str:
-    """What `BILLING_DATABASE_URL` has to be for this file."""
+    """Return what `BILLING_DATABASE_URL` has to be for this file."""
     return f"sqlite:///{path.absolute()}"
 
 

@@ -46,13 +46,13 @@ class MovedCell:
 
     @property
     def key(self) -> CellKey:
-        """What tells it from every other."""
+        """Return what tells it from every other."""
         return self.day, self.subscription_id
 
 
 @dataclass(frozen=True)
 class BillingRehearsal:
-    """What came of it."""
+    """The result of the rehearsal."""
 
     days: int
     """Of the window."""
@@ -66,12 +66,12 @@ class BillingRehearsal:
 
     @property
     def is_good(self) -> bool:
-        """Whether exactly what was ingested again has been reported, as what it was."""
+        """Return whether exactly what was ingested again has been reported, as what it was."""
         return not self.wrong and not self.failures
 
     @property
     def spared(self) -> float:
-        """The share of the window that need not be pulled again."""
+        """Return the share of the window that need not be pulled again."""
         return 1 - len(self.moved) / self.cells if self.cells else 0.0
 
 
@@ -133,7 +133,7 @@ class _Deployment:
         return [date.fromisoformat(str(request.partition_key)) for request in asked]
 
     def rows(self, days: Sequence[date]) -> "list[CellChange]":
-        """What is reported of these days."""
+        """Return what is reported of these days."""
         found = [self._files.read(day) for day in days]
         return [row for each in found if each is not None for row in each.report.rows]
 
@@ -145,7 +145,7 @@ def _moved(row: "CellChange") -> MovedCell:
 
 
 def _wrong(due: Mapping[CellKey, Move], found: Mapping[CellKey, Move], names: Mapping[str, str]) -> list[str]:
-    """The differences, in words."""
+    """Return the differences, in words."""
     return [
         f"{day} {names.get(one, one)}: {found.get((day, one), 'not reported')}, "
         f"due was {due.get((day, one), 'nothing')}"

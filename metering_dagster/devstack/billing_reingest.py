@@ -34,7 +34,7 @@ CellKey = tuple[date, str]
 
 
 class Move(StrEnum):
-    """What is due to be said of a cell."""
+    """The expected report on a cell."""
 
     TOUCHED = "touched"
     """Ingested again; it costs the same."""
@@ -57,9 +57,9 @@ class Reingest:
 
 
 def reingest(sample: BillingSample, now: datetime) -> Reingest:
-    """A night's work on days already ingested: one of a whole cloud again as it was, one corrected in a resource group
-    that two subscriptions name, one of a cloud that withdraws a project, one stamped by a clock that is two hours fast,
-    and one with a resource group that no subscription claims.
+    """Return a night's work on days already ingested: one of a whole cloud again as it was, one corrected in a resource
+    group that two subscriptions name, one of a cloud that withdraws a project, one stamped by a clock that is two hours
+    fast, and one with a resource group that no subscription claims.
     """
     days = {back: now.astimezone(UTC).date() - timedelta(days=back)
             for back in (AGAIN, AHEAD, CORRECTED, GONE, NEW_GROUP)}  # fmt: skip
@@ -84,7 +84,7 @@ def reingest(sample: BillingSample, now: datetime) -> Reingest:
 
 
 def again(sample: BillingSample, now: datetime, rng: random.Random) -> Reingest:
-    """One of the last days of one tenant again: most times it costs what it did, now and then less or more."""
+    """Return one of the last days of one tenant again: most times it costs what it did, now and then less or more."""
     daily = rng.choice([row for row in sample.daily if row.day >= max(row.day for row in sample.daily) - RECENT])
     facts, _ = _rows(sample, daily.day, {daily.scope_id})
     share = Decimal(rng.randint(80, 120)) / 100 if rng.random() < CORRECTED_SHARE else Decimal(1)
@@ -109,7 +109,7 @@ def _rows(sample: BillingSample, day: date, scopes: Iterable[str]) -> Rows:
 
 
 def _corrected(sample: BillingSample, day: date, group: str) -> Rows:
-    """A tenth less for each service of the group, and so much less for its tenant."""
+    """Return a tenth less for each service of the group, and so much less for its tenant."""
     found = [row for row in sample.facts if row.day == day and (row.resource_group or "").lower() == group]
     facts = [replace(row, amount=(row.amount * Decimal("0.9")).quantize(MICRO)) for row in found]
     less = sum((new.amount - old.amount for new, old in zip(facts, found, strict=True)), Decimal())
@@ -117,20 +117,20 @@ def _corrected(sample: BillingSample, day: date, group: str) -> Rows:
 
 
 def _new_group(sample: BillingSample, day: date) -> Rows:
-    """A service in a resource group that is new, and so much more for its tenant."""
+    """Return a service in a resource group that is new, and so much more for its tenant."""
     model = next(row for row in sample.facts if row.day == day and row.integration_id == AZURE)
     fact = replace(model, resource_group=UNCLAIMED, service="Storage", amount=Decimal("12.345678"))
     return (fact,), _with(sample, fact, fact.amount)
 
 
 def _with(sample: BillingSample, fact: Fact, more: Decimal) -> tuple[Daily, ...]:
-    """The daily row of the fact's tenant with so much more."""
+    """Return the daily row of the fact's tenant with so much more."""
     _, daily = _rows(sample, fact.day, {fact.scope_id})
     return tuple(replace(row, amount=row.amount + more) for row in daily)
 
 
 def _cells(subscriptions: Iterable[Subscribed], facts: Iterable[Fact], daily: Iterable[Daily]) -> set[CellKey]:
-    """Whose cells these rows are; of enabled subscriptions alone."""
+    """Return whose cells these rows are; of enabled subscriptions alone."""
     enabled = [each for each in subscriptions if each.enabled]
     of_facts = {(row.day, each.id) for row in facts for each in enabled if each.claims(row)}
     return of_facts | {(row.day, each.id) for row in daily for each in enabled

@@ -75,7 +75,7 @@ class Subscribed:
     enabled: bool = True
 
     def claims(self, fact: Fact) -> bool:
-        """Whether the fact is of this subscription, be it enabled or not."""
+        """Return whether the fact is of this subscription, be it enabled or not."""
         if not self.is_resource_group:
             return fact.scope_id == self.id
         group = fact.resource_group or ""
@@ -96,7 +96,7 @@ class SampleTenant:
 
 @dataclass(frozen=True)
 class _Job:
-    """What fills one of the tables; the two know nothing of each other."""
+    """An ingest job that fills one of the tables; the two know nothing of each other."""
 
     begins: time
     nights: tuple[int, ...]
@@ -108,7 +108,7 @@ _FACTS_JOB, _DAILY_JOB = _Job(time(1, 20), (1, 3, 6)), _Job(time(3, 5), (1, 2))
 
 @dataclass(frozen=True)
 class _Line:
-    """What a service of a resource group costs, day by day."""
+    """The cost of one service of a resource group, day by day."""
 
     tenant: SampleTenant
     resource_group: str | None
@@ -122,7 +122,7 @@ class _Line:
 
 @dataclass(frozen=True)
 class BillingCast:
-    """Who there is: the same at any time."""
+    """The tenants and resource groups of the sample: the same at any time."""
 
     tenants: tuple[SampleTenant, ...]
     subscriptions: tuple[Subscribed, ...]
@@ -134,7 +134,7 @@ class BillingCast:
 
 @dataclass(frozen=True)
 class BillingSample:
-    """What the three tables hold."""
+    """The rows of the three tables."""
 
     now: datetime
     facts: tuple[Fact, ...]
@@ -174,7 +174,7 @@ _GCP_SERVICES = (
 
 
 def generate(now: datetime, seed: int = DEFAULT_SEED) -> BillingSample:
-    """The days up to the one of `now`, as far as they have been ingested by then."""
+    """Return the days up to the one of `now`, as far as they have been ingested by then."""
     cast, today = cast_of(seed), now.astimezone(UTC).date()
     facts: list[Fact] = []
     daily: list[Daily] = []
@@ -188,7 +188,7 @@ def generate(now: datetime, seed: int = DEFAULT_SEED) -> BillingSample:
 
 @cache
 def cast_of(seed: int = DEFAULT_SEED) -> BillingCast:
-    """Who there is with this seed."""
+    """Return who there is with this seed."""
     rng = random.Random(f"{seed}/billing")
     tenants: list[SampleTenant] = []
     subscriptions: list[Subscribed] = []
@@ -247,7 +247,9 @@ def _lines(
 
 
 def _monthly(rng: random.Random, tenant: SampleTenant) -> Iterator[_Line]:
-    """What is charged on the 1st: for the tenant as a whole, so without a resource group; credits are less than 0."""
+    """Yield what is charged on the 1st: for the tenant as a whole, so without a resource group; credits are less than
+    0.
+    """
     for service, least, most in (("Support plan", 90, 400), ("Reservations", 300, 2400), ("Tax", 200, 900)):
         yield _Line(tenant, None, service, rng.uniform(least, most), tenant.currency, monthly=True)
     yield _Line(tenant, None, "Credit: commitment", -rng.uniform(50, 700), tenant.currency, monthly=True)
@@ -273,7 +275,9 @@ def _rhythm(service: str, day: date) -> float:
 
 
 def _daily(cast: BillingCast, day: date, facts: Sequence[Fact], now: datetime) -> Iterator[Daily]:
-    """What the facts add up to, tenant by tenant; what is charged in another currency stands in the facts alone."""
+    """Yield what the facts add up to, tenant by tenant; what is charged in another currency stands in the
+    facts alone.
+    """
     for place, tenant in enumerate(cast.tenants):
         stamps = _ingested(_DAILY_JOB, tenant, place, day, now)
         amounts = [f.amount for f in facts if f.scope_id == tenant.scope_id and f.currency == tenant.currency]
@@ -286,7 +290,7 @@ def _daily(cast: BillingCast, day: date, facts: Sequence[Fact], now: datetime) -
 def _ingested(
     job: _Job, tenant: SampleTenant, place: int, day: date, now: datetime
 ) -> tuple[datetime, datetime] | None:
-    """When a row of the day was ingested first and last, up to `now`; None if it has not been yet."""
+    """Return when a row of the day was ingested first and last, up to `now`; None if it has not been yet."""
     closing = (day.replace(day=28) + timedelta(days=4)).replace(day=CLOSING_DAY)
     turn = timedelta(minutes=tenant.minute, milliseconds=place * 37, microseconds=place * 7919 % 1000)
     dates = [*(day + timedelta(days=night) for night in job.nights), closing]

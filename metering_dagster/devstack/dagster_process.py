@@ -91,7 +91,7 @@ class DagsterProcess:
         self.url = url_of(port)
 
     def is_ready(self, end: threading.Event) -> bool:
-        """Whether its page can be opened; False if we are to end before that."""
+        """Return whether its page can be opened; False if we are to end before that."""
         direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         deadline = time.monotonic() + READY_SECONDS
         while not end.wait(POLL_SECONDS):

@@ -48,7 +48,7 @@ OFFSETS = range(hours.LAST_OFFSET, hours.FIRST_OFFSET - 1, -1)
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """What came of it."""
+    """The result of the rehearsal."""
 
     now: datetime
     balance: Balance
@@ -61,24 +61,26 @@ class Rehearsal:
 
     @property
     def is_good(self) -> bool:
-        """Whether both parts are."""
+        """Return whether both parts are."""
         return self.is_metered and self.billing.is_good
 
     @property
     def is_metered(self) -> bool:
-        """Whether every run was green, everything used is accounted for, and the license that ended is finalized."""
+        """Return whether every run was green, everything used is accounted for, and the license that ended is
+        finalized.
+        """
         return not self.failures and self.balance.is_even and self.is_finalized
 
     @property
     def is_finalized(self) -> bool:
-        """Whether the deprovisioned license is inactive, without markers."""
+        """Return whether the deprovisioned license is inactive, without markers."""
         row = self.departure
         return row.get("subscriptionStatus") == "inactive" and not {"deprovisioningPendingFlag",
                                                                       "deprovisioningExpiry"} & set(row)  # fmt: skip
 
 
 def rehearsal_instant(real_now: datetime) -> datetime:
-    """The latest instant, up to now, whose offsets 1 to 23 are all billable and none is a month's last hour."""
+    """Return the latest instant, up to now, whose offsets 1 to 23 are all billable and none is a month's last hour."""
     first = hours.month_start(real_now)
     return real_now if real_now >= first + timedelta(days=1) else first - timedelta(minutes=30)
 
@@ -142,7 +144,7 @@ def _rehearse(home: OpenHome, state: DemoState, now: datetime, progress: Progres
 
 @dataclass(frozen=True)
 class _Run(Run):
-    """When it is done."""
+    """A run with the instant at which it is done."""
 
     before_now: bool = False
     """While the buyer leaves, some minutes before the rehearsal's instant."""
@@ -150,7 +152,7 @@ class _Run(Run):
 
 
 def _runs(sample: Sample) -> list[_Run]:
-    """All runs of a rehearsal, in their order."""
+    """Return all runs of a rehearsal, in their order."""
     now = sample.now
     buckets = [hours.bucket(hours.hour_at_offset(now, offset)) for offset in OFFSETS]
     only_recent = {"ops": {"expired_usage": {"config": {"whole": False}}}}
@@ -168,7 +170,7 @@ def _runs(sample: Sample) -> list[_Run]:
 
 
 def _days(now: datetime) -> list[str]:
-    """The days with usage of the sample that have a report, oldest first."""
+    """Return the days with usage of the sample that have a report, oldest first."""
     first = max(hours.hour_at_offset(now, max(STALE_OFFSETS)), FIRST_HOUR)
     return sorted({f"{first + hour * hours.HOUR:%Y-%m-%d}" for hour in range(max(STALE_OFFSETS) + 1)
                    if first + hour * hours.HOUR <= now})  # fmt: skip
@@ -200,7 +202,9 @@ def _perform(
 
 
 def _hours_to_meter_again(sample: Sample) -> list[str]:
-    """Where usage arrives later, and where a group is only found under another hour, which moves it to its own."""
+    """Return where usage arrives later, and where a group is only found under another hour, which moves it to
+    its own.
+    """
     kinds: dict[GroupKey, set[SampleKind]] = {}
     for row in sample.rows:
         kinds.setdefault(row.group, set()).add(row.kind)

@@ -48,11 +48,11 @@ class DemoState:
             ) from None
 
     def settings(self, now: datetime) -> dict[str, str]:
-        """The settings of metering at this instant, beside those of the stack."""
+        """Return the settings of metering at this instant, beside those of the stack."""
         return {"METERING_NOW": now.isoformat(), "METERING_LEDGER_URI": str(self.ledger)}
 
     def billing_settings(self) -> dict[str, str]:
-        """The settings of the billing part."""
+        """Return the settings of the billing part."""
         return {
             "BILLING_DATABASE_URL": billing_db.url_of(self.billing_database),
             "BILLING_CHANGES_URI": str(self.billing_changes),

@@ -1,7 +1,7 @@
 """`metering-dagster demo --ui`: Dagster on what the last demo left, with the demo's own tables, settings and clock.
 
 Belongs here: what is started and ended, in which order. Does not: what the demo left (demo_state), how Dagster is
-started and ended (dagster_process), what is printed (cli).
+started and ended (dagster_process), what is printed (main).
 """
 
 from collections.abc import Callable, Mapping
@@ -27,7 +27,7 @@ CHECK_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class Showing:
-    """What there is to look at."""
+    """The addresses of what you can look at."""
 
     url: str
     stack: LocalStack

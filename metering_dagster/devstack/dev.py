@@ -2,7 +2,7 @@
 keep arriving.
 
 Belongs here: what is started and ended, in which order, and what is kept between two runs. Does not: what arrives
-(arrivals), how Dagster is started and ended (dagster_process), what is printed (cli).
+(arrivals), how Dagster is started and ended (dagster_process), what is printed (main).
 
 What is kept lies in `.metering/dev`: tables, bill, ledger, billing data and what was reported of it, logs, and up to
 when usage has arrived. Runs are kept in a DAGSTER_HOME of its own.
@@ -51,7 +51,7 @@ QUIET_SECONDS = "10"
 
 @dataclass(frozen=True)
 class Running:
-    """What there is to look at."""
+    """The addresses of what you can look at."""
 
     url: str
     stack: LocalStack

@@ -33,11 +33,11 @@ class Departure:
 
     @property
     def license_arn(self) -> str:
-        """The license that ends."""
+        """Return the license that ends."""
         return str(self.subscriber["licenseArn"])
 
     def event(self) -> str:
-        """The lifecycle event, as EventBridge delivers it."""
+        """Return the lifecycle event, as EventBridge delivers it."""
         return json.dumps({
             "detail-type": "License Deprovisioned - Manufacturer",
             "time": f"{self.deprovisioned_at:%Y-%m-%dT%H:%M:%SZ}",
@@ -51,7 +51,9 @@ class Departure:
 
 
 def departure(now: datetime, seed: int = DEFAULT_SEED) -> Departure:
-    """A buyer of its own, with usage in three hours: the one that runs while its last usage is flushed, two before."""
+    """Return a buyer of its own, with usage in three hours: the one that runs while its last usage is flushed, two
+    before.
+    """
     rng = random.Random(f"{seed}/departure")
     stream = next(each for each in cast_of(seed).streams if each.license.customer_identifier is None)
     arn, account = (

@@ -16,12 +16,14 @@ _OF_A_DEPLOYMENT = ("METERING_", "AWS_", "BILLING_", "MARKETPLACE_")
 
 
 def environment_on(stack: "LocalStack", home: Path, ours: Mapping[str, str], **settings: str) -> dict[str, str]:
-    """`ours` with the stack's settings and these, live, without whatever was set in it for another deployment."""
+    """Return `ours` with the stack's settings and these, live, without whatever was set in it for another
+    deployment.
+    """
     return environment_with(home, ours, **(stack.environment() | {"METERING_MODE": "live"} | settings))
 
 
 def environment_with(home: Path, ours: Mapping[str, str], **settings: str) -> dict[str, str]:
-    """`ours` with these settings alone, without whatever was set in it for another deployment."""
+    """Return `ours` with these settings alone, without whatever was set in it for another deployment."""
     kept = {
         name: value
         for name, value in ours.items()

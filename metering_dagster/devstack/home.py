@@ -121,7 +121,7 @@ def _take(lock: int, folder: Path) -> None:
 
 
 def _holder(lock: int) -> dict[str, Any]:
-    """What the holder wrote; nothing in the instant between its claim and its first word."""
+    """Return what the holder wrote; nothing in the instant between its claim and its first word."""
     text = os.pread(lock, 1000, 0).decode(errors="replace")
     try:
         holder = json.loads(text)
@@ -131,7 +131,7 @@ def _holder(lock: int) -> dict[str, Any]:
 
 
 def _is_alive(pid: int | None) -> bool:
-    """Whether the process lives; one that is not known yet counts as living."""
+    """Return whether the process lives; one that is not known yet counts as living."""
     if pid is None:
         return True
     try:

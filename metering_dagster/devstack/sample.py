@@ -45,7 +45,7 @@ TAGS = (
 
 
 class SampleKind(StrEnum):
-    """What is special about a row."""
+    """A special property of a row."""
 
     GOOD = "good"
     ZERO = "zero"
@@ -79,7 +79,7 @@ class SampleRow:
 
     @property
     def group(self) -> tuple[str, str, str, str]:
-        """The license, account, dimension and hour that its usage belongs to."""
+        """Return the license, account, dimension and hour that its usage belongs to."""
         account, _, _ = str(self.item[SORT_KEY]).partition("#")
         return self.item["licenseArn"], account, self.item["dimension"], self.item["timestamp"][:13]
 
@@ -101,7 +101,7 @@ class Sample:
 
     @property
     def licenses(self) -> dict[str, str]:
-        """Each license with its product."""
+        """Return each license with its product."""
         return {row["licenseArn"]: row["productCode"] for row in self.subscribers}
 
 
@@ -127,7 +127,7 @@ _DIMENSIONS = (
 
 @dataclass(frozen=True)
 class License:
-    """What one buyer has of one product; without an ARN of its own where the buyer is a legacy one."""
+    """One buyer's license of one product; without an ARN of its own where the product is a legacy one."""
 
     arn: str
     account: str
@@ -146,7 +146,7 @@ class Stream:
     allocated: bool
 
     def activity(self, hour: datetime) -> float:
-        """How likely it has usage in this hour: most at its peak, least twelve hours from it."""
+        """Return how likely it has usage in this hour: most at its peak, least twelve hours from it."""
         swing = (1 + math.cos((hour.hour - self.peak) * math.tau / 24)) / 2
         return QUIETEST + (BUSIEST - QUIETEST) * swing
 
@@ -163,7 +163,7 @@ class _Group:
 
 @dataclass(frozen=True)
 class SampleCast:
-    """Who there is and what of theirs is used: the same at any time."""
+    """The buyers of the sample and what they use: the same at any time."""
 
     products: tuple[str, ...]
     licenses: tuple[License, ...]
@@ -171,7 +171,7 @@ class SampleCast:
 
 
 def cast_of(seed: int = DEFAULT_SEED) -> SampleCast:
-    """The buyers of a seed."""
+    """Return the buyers of a seed."""
     rng = random.Random(seed)
     products = tuple(f"prod-{_text(rng, 13)}" for _ in range(PRODUCTS))
     licenses = _licenses(rng, products)
@@ -179,7 +179,7 @@ def cast_of(seed: int = DEFAULT_SEED) -> SampleCast:
 
 
 def generate(now: datetime, seed: int = DEFAULT_SEED) -> Sample:
-    """The sample of the 23 hours before the one of `now`. The same seed has the same buyers at any time."""
+    """Return the sample of the 23 hours before the one of `now`. The same seed has the same buyers at any time."""
     cast = cast_of(seed)
     licenses = cast.licenses
     offsets = range(LAST_OFFSET, FIRST_OFFSET - 1, -1)
@@ -203,7 +203,7 @@ def _text(rng: random.Random, length: int, alphabet: str = string.ascii_lowercas
 
 
 def _licenses(rng: random.Random, products: Sequence[str]) -> list[License]:
-    """One for each buyer and product; the last buyer is a legacy one, whose key holds the product code."""
+    """Return one for each buyer and product; the last buyer is a legacy one, whose key holds the product code."""
     issuer = _text(rng, 12, string.digits)
     accounts = [str(number) for number in rng.sample(range(10**11, 10**12), BUYERS)]
     licenses = []
@@ -217,7 +217,7 @@ def _licenses(rng: random.Random, products: Sequence[str]) -> list[License]:
 
 
 def _streams(rng: random.Random, licenses: Sequence[License]) -> list[Stream]:
-    """One and two dimensions by turns; some are allocated to tags, but no legacy buyer's."""
+    """Return one and two dimensions by turns; some are allocated to tags, but no legacy buyer's."""
     streams = []
     for position, each in enumerate(licenses):
         peak = rng.choice(PEAKS)
@@ -228,7 +228,7 @@ def _streams(rng: random.Random, licenses: Sequence[License]) -> list[Stream]:
 
 
 def subscriber_of(held: License, now: datetime) -> Mapping[str, Any]:
-    """The subscribers table's row of a license that has been active for a while."""
+    """Return the subscribers table's row of a license that has been active for a while."""
     since = _stamp(now - timedelta(days=90))
     return {
         "licenseArn": held.arn,
@@ -243,7 +243,7 @@ def subscriber_of(held: License, now: datetime) -> Mapping[str, Any]:
 
 
 def _hour(streams: Sequence[Stream], offset: int, now: datetime, seed: int) -> Iterator[_Group]:
-    """The groups of one hour. An hour has the same usage whenever it is asked for."""
+    """Yield the groups of one hour. An hour has the same usage whenever it is asked for."""
     hour = hour_at_offset(now, offset)
     rng = random.Random(f"{seed}/{bucket(hour)}")
     for stream in streams:
@@ -278,7 +278,9 @@ def row_at(rng: random.Random, stream: Stream, second: datetime, now: datetime) 
 
 
 def _allocations(rng: random.Random, dimension: _Dimension, quantity: Decimal) -> list[dict[str, Any]]:
-    """The quantity, cut in one place; in whole numbers where the dimension has those, else as the API's strings."""
+    """Return the quantity, cut in one place; in whole numbers where the dimension has those, else as the
+    API's strings.
+    """
     step = Decimal(1).scaleb(-dimension.decimals)
     first = (quantity * rng.randint(10, 90) / 100).quantize(step, ROUND_DOWN)
     shares = [share for share in (first, quantity - first) if share]
@@ -335,7 +337,7 @@ class _Special:
             group.rows[place] = _changed(group.rows[place], SampleKind.MISFILED, {"meteringPending": bucket(neighbor)})
 
     def later(self) -> tuple[SampleRow, ...]:
-        """What arrives once its groups have been metered; they stay as they are."""
+        """Return what arrives once its groups have been metered; they stay as they are."""
         late = [self._late(group) for group in self._take(8, LATER_OFFSETS)]
         overwritten = [
             self._overwritten(group, factor)

@@ -81,7 +81,7 @@ class LocalStack:
     region: str = REGION
 
     def environment(self) -> dict[str, str]:
-        """The variables that point the pipeline, and the AWS SDK in it, at this stack."""
+        """Return the variables that point the pipeline, and the AWS SDK in it, at this stack."""
         return {
             "USAGE_TABLE": USAGE_TABLE,
             "AGGREGATED_USAGE_TABLE": AGGREGATED_USAGE_TABLE,
@@ -103,16 +103,16 @@ class LocalStack:
         }
 
     def queue_url(self, name: str) -> str:
-        """The URL of the queue of this name."""
+        """Return the URL of the queue of this name."""
         return f"{self.dynamodb_url}/{ACCOUNT}/{name}"
 
     def dynamodb(self) -> "DynamoDBClient":
-        """A client for this stack, whatever the environment says."""
+        """Return a client for this stack, whatever the environment says."""
         client: DynamoDBClient = self._client("dynamodb")
         return client
 
     def sqs(self) -> Any:
-        """A client of SQS for this stack, whatever the environment says."""
+        """Return a client of SQS for this stack, whatever the environment says."""
         return self._client("sqs")
 
     def _client(self, service: str) -> Any:
@@ -130,7 +130,7 @@ class LocalStack:
 
 
 def _without_proxy() -> dict[str, str]:
-    """What keeps a proxy of the machine out of the way to loopback; both spellings are in use."""
+    """Return what keeps a proxy of the machine out of the way to loopback; both spellings are in use."""
     kept = os.environ.get("no_proxy") or os.environ.get("NO_PROXY")
     hosts = ",".join([kept, HOST] if kept else [HOST])
     return {"NO_PROXY": hosts, "no_proxy": hosts}
@@ -236,7 +236,7 @@ def _sandbox(home: _Home, now: datetime | None) -> Iterator[_Child]:
 
 
 def _announced_url(sandbox: _Child) -> str | None:
-    """The address in the line of JSON that the sandbox prints once it listens; it chooses its port itself."""
+    """Return the address in the line of JSON that the sandbox prints once it listens; it chooses its port itself."""
     for line in sandbox.said().splitlines(keepends=True):
         if line.startswith("{") and line.endswith("\n"):
             return str(json.loads(line)["url"])
@@ -323,7 +323,7 @@ def _child(
 
 
 def _our_path() -> str:
-    """Where we ourselves are imported from, as seen from any working directory."""
+    """Return where we ourselves are imported from, as seen from any working directory."""
     return os.pathsep.join(str(Path(entry).resolve()) for entry in sys.path)
 
 
@@ -341,7 +341,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _ready(child: _Child, look: Callable[[], T | None]) -> T:
-    """What `look` sees, as soon as it sees something; StackError where the child exits, or takes too long."""
+    """Return what `look` sees, as soon as it sees something; StackError where the child exits, or takes too long."""
     deadline = time.monotonic() + START_SECONDS
     while True:
         seen = look()

@@ -12,8 +12,9 @@ import pytest
 from metering_dagster.core.quantity_kind import Quantities
 from metering_dagster.devstack.sandbox import Sandbox, faults
 from metering_dagster.metering.rules.batching import MAX_RECORDS, Batch, Lane
+from metering_dagster.metering.rules.metering_response import MeteringResponse
 from metering_dagster.metering.rules.statuses import RecordStatus
-from metering_dagster.metering.stores.metering_api import Answer, CallFailure, Marketplace, Trouble
+from metering_dagster.metering.stores.metering_api import CallFailure, Marketplace, Trouble
 from tests.conftest import MEMORY
 from tests.devstack.sandbox.sandbox_calls import client_of
 from tests.metering.builders import ACCOUNT, LICENSE, an_aggregate
@@ -37,7 +38,7 @@ class Place:
     def statuses(self, *records):
         """Of records that were all judged, in their order."""
         answer = self.send(*records)
-        assert isinstance(answer, Answer), answer
+        assert isinstance(answer, MeteringResponse), answer
         assert not answer.unprocessed
         found = {result.aggregate: result.status for result in answer.results}
         return [found[record] for record in records]
@@ -134,7 +135,7 @@ def test_a_call_that_fails_is_told_by_what_is_to_be_done_and_bills_nothing(place
 def test_hours_that_are_too_old_or_to_come_fail_the_whole_call(place, hour, billed):
     far = an_aggregate(hour=datetime.fromisoformat(f"{hour}:00:00+00:00"))
     answer = place.send(an_aggregate(dimension="good"), far)
-    assert isinstance(answer, Answer) is billed
+    assert isinstance(answer, MeteringResponse) is billed
     assert len(place.sandbox.bill()) == (2 if billed else 0)
     if not billed:
         assert (answer.trouble, answer.code) == (Trouble.REFUSED, "TimestampOutOfBoundsException")
@@ -143,7 +144,7 @@ def test_hours_that_are_too_old_or_to_come_fail_the_whole_call(place, hour, bill
 def test_the_eleventh_call_of_a_second_is_transient(place):
     place.sandbox.configure(calls_per_second=1)
     first, second = place.send(*some(1)), place.send(*some(1))
-    assert isinstance(first, Answer)
+    assert isinstance(first, MeteringResponse)
     assert (second.trouble, second.code) == (Trouble.TRANSIENT, "ThrottlingException")
 
 

@@ -115,7 +115,7 @@ def test_any_row_states_a_usage_or_has_a_reason(row, quantities):
         assert key is not None
         assert instant == key.hour + timedelta(seconds=found.second)
         assert found.quantity == row.quantity
-        assert (found.allocations is None) == (row.allocations is None)
+        assert (found.allocations is None) == (row.allocations in (None, []))  # an empty list allocates nothing
     else:
         assert row.allocations is not None
         assert list(Reason).index(found) >= list(Reason).index(Reason.MALFORMED_ALLOCATIONS)

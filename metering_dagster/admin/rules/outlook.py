@@ -16,7 +16,7 @@ SOON = timedelta(hours=1)
 
 
 class State(StrEnum):
-    """What can become of an hour's usage now."""
+    """The state of an hour's usage: open, billable, or past its window."""
 
     OPEN = "open"
     """Late usage may still arrive: nothing is done before the lock is over."""
@@ -29,7 +29,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True)
 class PendingCounts:
-    """How much is pending for one hour."""
+    """Pending rows and aggregates of one hour."""
 
     hour: datetime
     rows: int = 0
@@ -41,7 +41,7 @@ class PendingCounts:
 
     @property
     def is_something(self) -> bool:
-        """Whether anything is pending."""
+        """Return whether anything is pending."""
         return bool(self.rows or self.aggregates)
 
 
@@ -62,13 +62,13 @@ class HourOutlook:
 
     @property
     def bucket(self) -> str:
-        """The hour as the tables name it."""
+        """Return the hour as the tables name it."""
         return hours.bucket(self.pending.hour)
 
 
 @dataclass(frozen=True)
 class Outlook:
-    """How a deployment stands."""
+    """The state of a deployment: its hours with pending usage, and when money is lost next."""
 
     now: datetime
     looked_at: Sequence[datetime]
@@ -78,22 +78,22 @@ class Outlook:
 
     @property
     def oldest(self) -> HourOutlook | None:
-        """The oldest hour with something pending."""
+        """Return the oldest hour with something pending."""
         return self.standings[0] if self.standings else None
 
     @property
     def next_cutoff(self) -> datetime | None:
-        """When the next hour with something pending stops being billable; None where none is billable."""
+        """Return when the next hour with something pending stops being billable; None where none is billable."""
         return min((standing.closes_at for standing in self.standings if standing.closes_at), default=None)
 
     @property
     def past(self) -> list[HourOutlook]:
-        """The hours with something that can never be billed again."""
+        """Return the hours with something that can never be billed again."""
         return [standing for standing in self.standings if standing.state is State.PAST]
 
     @property
     def closing(self) -> list[HourOutlook]:
-        """The hours with something pending that close within an hour."""
+        """Return the hours with something pending that close within an hour."""
         return [s for s in self.standings if s.closes_at is not None and s.closes_at - self.now <= SOON]
 
     @property
@@ -103,12 +103,13 @@ class Outlook:
 
     @property
     def unjudged(self) -> list[HourOutlook]:
-        """The hours in which held and zero rows were not told from others."""
+        """Return the hours in which held and zero rows were not told from others."""
         return [standing for standing in self.standings if standing.pending.held is None]
 
 
 def hours_to_look_at(now: datetime, days: int) -> list[datetime]:
-    """Every hour that can be billed now or in the month's coming grace, and all up to so many days back; oldest first.
+    """Return every hour that can be billed now or in the month's coming grace, and all up to so many days back; oldest
+    first.
 
     The current hour is among them.
     """
@@ -119,7 +120,7 @@ def hours_to_look_at(now: datetime, days: int) -> list[datetime]:
 
 
 def outlook(now: datetime, lock_hours: int, counted: Sequence[PendingCounts]) -> Outlook:
-    """What these counts mean."""
+    """Return what these counts mean."""
     ordered = sorted(counted, key=lambda pending: pending.hour)
     return Outlook(
         now,
@@ -129,7 +130,7 @@ def outlook(now: datetime, lock_hours: int, counted: Sequence[PendingCounts]) ->
 
 
 def standing(pending: PendingCounts, now: datetime, lock_hours: int) -> HourOutlook:
-    """What an hour's pending usage means. The window counts before the lock: what is past never opens again.
+    """Return what an hour's pending usage means. The window counts before the lock: what is past never opens again.
 
     But for the hours that wait for the month's grace (domain §4).
     """
@@ -146,7 +147,9 @@ def standing(pending: PendingCounts, now: datetime, lock_hours: int) -> HourOutl
 
 
 def judging_order(counted: Sequence[PendingCounts], now: datetime, lock_hours: int) -> list[PendingCounts]:
-    """The hours with pending rows, those first in which held and zero rows matter most: billable first, past last."""
+    """Return the hours with pending rows, those first in which held and zero rows matter most: billable first, past
+    last.
+    """
     rank = {State.BILLABLE: 0, State.OPEN: 1, State.WAITING: 2, State.PAST: 3}
     with_rows = [pending for pending in counted if pending.rows]
     return sorted(with_rows, key=lambda p: (rank[standing(p, now, lock_hours).state], p.hour))

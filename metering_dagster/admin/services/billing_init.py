@@ -28,7 +28,7 @@ class BillingTables:
 
     @property
     def needed(self) -> list[str]:
-        """What nothing works without, in words."""
+        """Return what nothing works without, in words."""
         return self.missing.needed
 
     def words(self) -> str:
@@ -42,7 +42,9 @@ class BillingTables:
         return "\n".join(lines)
 
     def sql(self, before: str = "") -> str:
-        """The statements under these words and its own: text that can be run as it is, since all words are comments."""
+        """Return the statements under these words and its own: text that can be run as it is, since all words are
+        comments.
+        """
         said = [*before.splitlines(), *self.words().splitlines()]
         return "\n".join([*(f"-- {line}" for line in said), *self.ddl])
 
@@ -58,7 +60,7 @@ class BillingTables:
 
 
 def look_at_billing(settings: Settings) -> BillingTables | None:
-    """What the billing database lacks; None if none is named. Raises `DatabaseError` or `DatabaseAwayError`."""
+    """Return what the billing database lacks; None if none is named. Raises `DatabaseError` or `DatabaseAwayError`."""
     if settings.billing_database_url is None:
         return None
     from metering_dagster.billing_changes.stores.database import Database

@@ -65,7 +65,7 @@ class Target:
 
 @dataclass
 class TableReport:
-    """What came of one table."""
+    """The result of `init` for one table."""
 
     target: Target
     created: bool = False
@@ -109,7 +109,7 @@ def _targets(settings: "Settings", clients: "Clients") -> list[Target]:
 
 
 def _names(settings: "Settings") -> dict[str, str | None]:
-    """The tables' names by their settings. The mode is of no account here."""
+    """Return the tables' names by their settings. The mode is of no account here."""
     names = {
         "USAGE_TABLE": settings.usage_table,
         "AGGREGATED_USAGE_TABLE": settings.aggregated_usage_table,
@@ -151,7 +151,7 @@ def _code(error: ClientError) -> str:
 
 
 def _describe(target: Target) -> Described | None:
-    """The table as DynamoDB describes it, or None; one that is about to go is an error."""
+    """Return the table as DynamoDB describes it, or None; one that is about to go is an error."""
     with _Explained(target):
         try:
             found: Any = target.client.describe_table(TableName=target.name)["Table"]
@@ -231,7 +231,7 @@ class _Work:
         return True
 
     def _settled(self) -> Described:
-        """The table once it is active, with its indexes: nothing can be added to it before."""
+        """Return the table once it is active, with its indexes: nothing can be added to it before."""
         waited, told, said = 0.0, 0.0, ""
         pause = 0.1
         while True:
@@ -276,7 +276,7 @@ class _Work:
 
 
 def _unsettled(found: Described | None) -> str:
-    """What the table is still waiting for, in words; empty once it and all its indexes stand."""
+    """Return what the table is still waiting for, in words; empty once it and all its indexes stand."""
     if found is None:
         return "being created"
     busy = [
@@ -290,7 +290,7 @@ def _unsettled(found: Described | None) -> str:
 
 
 def price(throughput: dict[str, int] | None) -> str:
-    """How an index that is added to a table is paid for."""
+    """Return how an index that is added to a table is paid for."""
     if throughput is None:
         return "paid on demand: filling it, each write of an item in it, storage"
     read, write = throughput["ReadCapacityUnits"], throughput["WriteCapacityUnits"]

@@ -31,7 +31,7 @@ _COMMITTED_AT_ONCE = 50
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What was looked at: the mode, tables and endpoints."""
+    """The place of a survey: mode, tables and endpoints."""
 
     mode: str
     usage_table: str
@@ -43,7 +43,7 @@ class Surroundings:
 
 
 def place(deployment: "Deployment") -> Surroundings:
-    """Where `survey` looks. Nothing is called."""
+    """Return where `survey` looks. Nothing is called."""
     tables = deployment.tables
     meta = tables.usage.client.meta
     return Surroundings(
@@ -58,7 +58,7 @@ def place(deployment: "Deployment") -> Surroundings:
 
 
 def survey(deployment: "Deployment", days: int, progress: Progress) -> Outlook:
-    """How the deployment stands now, looking so many days back."""
+    """Return how the deployment stands now, looking so many days back."""
     tables, lock = deployment.tables, deployment.settings.lock_hours
     now = tables.clock()
     wanted = hours_to_look_at(now, days)
@@ -92,7 +92,9 @@ def _affordable(ordered: Sequence[PendingCounts]) -> list[PendingCounts]:
 
 
 def _judge(tables: "Tables", pool: ThreadPoolExecutor, pending: PendingCounts, now: datetime) -> PendingCounts:
-    """The same with its held and zero rows. Those of a committed group are late or a lost clean-up, and neither."""
+    """Return the same with its held and zero rows. Those of a committed group are late or a lost clean-up,
+    and neither.
+    """
     keys = [key for key, _ in tables.usage.pending_groups(hours.bucket(pending.hour))]
     waiting = [found for found in pool.map(lambda key: _waiting(tables, key, now), keys) if found is not None]
     held = zero = 0
@@ -106,7 +108,9 @@ def _judge(tables: "Tables", pool: ThreadPoolExecutor, pending: PendingCounts, n
 
 
 def _waiting(tables: "Tables", key: "GroupKey", now: datetime) -> "tuple[GroupKey, bool, int] | None":
-    """Whether the group is held (else it is zero), and how many rows filed under its hour wait; None for any other."""
+    """Return whether the group is held (else it is zero), and how many rows filed under its hour wait; None for any
+    other.
+    """
     rows = tables.usage.group_rows(key)
     verdict = judge_group(key, rows, now, tables.quantities, last_call=False)
     filed_here = sum(usage.row.pending == key.bucket for usage in verdict.usages)

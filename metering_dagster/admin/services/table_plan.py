@@ -28,7 +28,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class TablePlan:
-    """What a table lacks and init adds, and what differs and init leaves."""
+    """The difference of a table from what is needed: what `init` adds, and what it leaves."""
 
     missing: tuple[IndexShape, ...] = ()
     differs: tuple[Difference, ...] = ()
@@ -61,7 +61,7 @@ def indexes_of(found: Described) -> dict[str, Mapping[str, Any]]:
 
 
 def throughput_of(found: Described) -> dict[str, int] | None:
-    """The read and write units of a table with provisioned capacity; None for one that is paid on demand."""
+    """Return the read and write units of a table with provisioned capacity; None for one that is paid on demand."""
     if found.get("BillingModeSummary", {}).get("BillingMode", "PROVISIONED") != "PROVISIONED":
         return None
     units = found.get("ProvisionedThroughput", {})
@@ -70,7 +70,7 @@ def throughput_of(found: Described) -> dict[str, int] | None:
 
 
 def ttl_difference(described: Mapping[str, Any], table: str, attribute: str) -> Difference | None:
-    """Whether items go by themselves once `attribute` says so; `described` is a `TimeToLiveDescription`."""
+    """Return whether items go by themselves once `attribute` says so; `described` is a `TimeToLiveDescription`."""
     on = described.get("TimeToLiveStatus") in ("ENABLED", "ENABLING")
     if on and described.get("AttributeName") == attribute:
         return None
@@ -87,7 +87,7 @@ def ttl_difference(described: Mapping[str, Any], table: str, attribute: str) -> 
 
 
 def _fault(found: Mapping[str, Any] | None, index: IndexShape, types: Mapping[str, str]) -> Difference | None:
-    """What is wrong with an index that is there, or keeps one that is missing from being added."""
+    """Return what is wrong with an index that is there, or keeps one that is missing from being added."""
     wanted = key_names(index)
     if found is None:
         if _wrongly_typed(wanted, types):
@@ -109,7 +109,7 @@ def _fault(found: Mapping[str, Any] | None, index: IndexShape, types: Mapping[st
 
 
 def _lacking(projection: Mapping[str, Any], index: IndexShape) -> str:
-    """What the index should carry and does not; a wider one is as good."""
+    """Return what the index should carry and does not; a wider one is as good."""
     kind = projection.get("ProjectionType")
     if kind == "ALL" or index.name in _ANY_PROJECTION:
         return ""

@@ -1,6 +1,6 @@
 """Failed runs: which are new and ours, and why each of them failed, in a person's words.
 
-Belongs here: reading Dagster's record of a run. Does not: remembering (memory), sending (operations).
+Belongs here: reading Dagster's record of a run. Does not: remembering (cursor), sending (delivery).
 """
 
 import re
@@ -44,7 +44,7 @@ class CodeLocation:
 
     @staticmethod
     def of(run: dg.DagsterRun) -> "CodeLocation":
-        """Where the run's job is from."""
+        """Return where the run's job is from."""
         if run.remote_job_origin is None:
             return CodeLocation(None, None)
         origin = run.remote_job_origin.repository_origin
@@ -52,7 +52,7 @@ class CodeLocation:
 
 
 def failed_runs(instance: dg.DagsterInstance, after: float, seen: Mapping[str, float]) -> Iterator[FailedRun]:
-    """The runs that failed after this instant and are not among `seen`, in the order in which that was stored."""
+    """Yield the runs that failed after this instant and are not among `seen`, in the order in which that was stored."""
     wanted = dg.RunStatusChangeRecordsFilter(dg.DagsterEventType.RUN_FAILURE, after_timestamp=after)
     cursor, has_more = None, True
     while has_more:
@@ -67,7 +67,7 @@ def failed_runs(instance: dg.DagsterInstance, after: float, seen: Mapping[str, f
 
 
 def is_settled(failed: FailedRun, now: float, retries_enabled: bool) -> bool:
-    """Whether the failure stands: neither is the run retried, nor may that still be decided."""
+    """Return whether the failure stands: neither is the run retried, nor may that still be decided."""
     decided = failed.run.tags.get(_WILL_RETRY)
     if decided is None:
         # A failure may be stamped by a clock that is ahead: far ahead, it would never be told.
@@ -76,7 +76,7 @@ def is_settled(failed: FailedRun, now: float, retries_enabled: bool) -> bool:
 
 
 def alert_of_run(instance: dg.DagsterInstance, run: dg.DagsterRun, ui_url: str | None) -> Alert:
-    """What is told of a failed run."""
+    """Return what is told of a failed run."""
     events = [
         entry.dagster_event
         for entry in instance.all_logs(
@@ -100,12 +100,12 @@ def alert_of_run(instance: dg.DagsterInstance, run: dg.DagsterRun, ui_url: str |
 
 
 def link(ui_url: str | None, path: str) -> str:
-    """Where in the UI; the path alone where its address is not known."""
+    """Return where in the UI; the path alone where its address is not known."""
     return f"{ui_url or ''}{path}"
 
 
 def _about(tags: Mapping[str, str]) -> str | None:
-    """The run's partition in a person's words."""
+    """Return the run's partition in a person's words."""
     shard = tags.get("metering/shard")
     first, last = tags.get("dagster/asset_partition_range_start"), tags.get("dagster/asset_partition_range_end")
     if shard is not None:
@@ -121,7 +121,8 @@ def _lane(tags: Mapping[str, str]) -> str:
 
 
 def cause_of(events: Sequence[dg.DagsterEvent]) -> str:
-    """Why a run failed, from its failure events: the words of the first step that failed, else of the run itself.
+    """Return why a run failed, from its failure events: the words of the first step that failed, else of the run
+    itself.
 
     A step that was only told to stop is not the cause; then the run's own event says who stopped it, and why.
     """
@@ -140,8 +141,9 @@ def _is_interrupted(event: dg.DagsterEvent) -> bool:
 
 
 def _error_of(event: dg.DagsterEvent) -> "SerializableErrorInfo | None":
-    """The error that the event carries; None of a run that was ended from outside. Whoever does that may give the event
-    anything to carry: Dagster looks at that of steps alone."""
+    """Return the error that the event carries; None of a run that was ended from outside. Whoever does that may give
+    the event anything to carry: Dagster looks at that of steps alone.
+    """
     from dagster_shared.error import SerializableErrorInfo
 
     error = getattr(event.event_specific_data, "error", None)
@@ -160,7 +162,9 @@ def _of_step(event: dg.DagsterEvent) -> str:
 
 
 def _of_error(error: "SerializableErrorInfo | None") -> str:
-    """The deepest of our own errors, which are written to be read; else the deepest of all; never a traceback."""
+    """Return the deepest of our own errors, which are written to be read; else the deepest of all; never a
+    traceback.
+    """
     chain = _chain(error)
     ours = [found for found in chain if found.cls_name in _family(MeteringError)]
     if ours:

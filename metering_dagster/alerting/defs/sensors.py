@@ -1,7 +1,7 @@
 """The sensor `run_failures`: one look a minute, one message for each failure.
 
-Belongs here: the order of a look, and how it ends. Does not: what is found (failures, unclosed), what is remembered
-(memory), what is sent (operations). It never asks for a run.
+Belongs here: the order of a look, and how it ends. Does not: what is found (run_failures, unclosed_hours), what is
+remembered (cursor), what is sent (alert_text). It requests no run.
 """
 
 import time
@@ -35,7 +35,7 @@ _HOURS_PAGE = "/assets/metered_usage?view=partitions"
 
 
 def run_failures_sensor(settings: Settings, first_hour: datetime = FIRST_HOUR) -> dg.SensorDefinition:
-    """`run_failures`, which tells of failed runs of this code location, and of hours not closed in time.
+    """Return `run_failures`, which tells of failed runs of this code location, and of hours not closed in time.
 
     Hours before the first one, with which the partitions begin, are of no concern.
     """
@@ -77,7 +77,7 @@ def run_failures_sensor(settings: Settings, first_hour: datetime = FIRST_HOUR) -
 
 
 def channels_of(metering: Deployment, say: Callable[[str], object]) -> list[Channel]:
-    """Who hears of alerts; nothing is connected yet."""
+    """Return who hears of alerts; nothing is connected yet."""
     settings = metering.settings
     channels: list[Channel] = [LogChannel(say)]
     topic = settings.alerts_topic_arn
@@ -124,7 +124,7 @@ def deliver(
 
 
 def _alert(instance: dg.DagsterInstance, settings: Settings, memory: AlertCursor, key: str) -> Alert | None:
-    """The alert of this key; None where its run was deleted meanwhile."""
+    """Return the alert of this key; None where its run was deleted meanwhile."""
     alert = memory.waiting[key].alert
     if alert is not None:
         return alert
@@ -147,7 +147,7 @@ def _take_failures(context: dg.SensorEvaluationContext, memory: AlertCursor, now
 
 
 def _our_names(context: dg.SensorEvaluationContext) -> frozenset[str]:
-    """What our jobs and assets are called."""
+    """Return what our jobs and assets are called."""
     defined = context.repository_def
     if defined is None:
         return frozenset()
@@ -156,8 +156,8 @@ def _our_names(context: dg.SensorEvaluationContext) -> frozenset[str]:
 
 
 def is_ours(run: dg.DagsterRun, ours: CodeLocation, names: frozenset[str]) -> bool:
-    """Whether the run is of this code location. A run of the command line says nothing of where it is from: it is
-    taken for ours by the names of its job or assets.
+    """Return whether the run is of this code location. A run of the command line says nothing of where it is from: it
+    is taken for ours by the names of its job or assets.
     """
     home = CodeLocation.of(run)
     if home != CodeLocation(None, None) or ours == home:

@@ -37,7 +37,7 @@ class Alert:
 
 
 def parts(alert: Alert) -> Mapping[str, str]:
-    """What the alert says, by name, in the order in which it is read; nothing that it does not know."""
+    """Return what the alert says, by name, in the order in which it is read; nothing that it does not know."""
     said = {
         "subject": mask_text(alert.subject),
         "hour": mask_text(alert.hour or ""),
@@ -52,18 +52,18 @@ def parts(alert: Alert) -> Mapping[str, str]:
 
 
 def text(alert: Alert) -> str:
-    """The alert as a person reads it: the subject, then a line for each part."""
+    """Return the alert as a person reads it: the subject, then a line for each part."""
     said = dict(parts(alert))
     return "\n".join([said.pop("subject"), "", *(f"{name}: {value}" for name, value in said.items())])
 
 
 def as_json(alert: Alert) -> Mapping[str, str]:
-    """The alert for a program: its text, as chat systems want it, and each part by name."""
+    """Return the alert for a program: its text, as chat systems want it, and each part by name."""
     return {"text": text(alert), **parts(alert)}
 
 
 def subject_line(alert: Alert) -> str:
-    """The subject as SNS takes it: printable ASCII in one line, at most 100 characters."""
+    """Return the subject as SNS takes it: printable ASCII in one line, at most 100 characters."""
     return re.sub(r"[^ -~]+", "?", mask_text(alert.subject)).strip()[:SUBJECT_CHARACTERS]
 
 

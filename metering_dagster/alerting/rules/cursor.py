@@ -54,12 +54,12 @@ class AlertCursor:
 
     @property
     def look_from(self) -> float:
-        """The instant after which failures are looked for."""
+        """Return the instant after which failures are looked for."""
         return max(self.start, self.newest - OVERLAP_SECONDS)
 
     @property
     def has_room(self) -> bool:
-        """Whether more may be taken up."""
+        """Return whether more may be taken up."""
         return len(self.waiting) < MOST_WAITING
 
     def take_failure(self, run_id: str, failed: float, now: float) -> None:
@@ -82,7 +82,7 @@ class AlertCursor:
         self.waiting[key] = replace(self.waiting[key], told=self.waiting[key].told | {channel})
 
     def untold(self, channel: str, most: int) -> list[str]:
-        """What this channel has not taken yet, the oldest first."""
+        """Return what this channel has not taken yet, the oldest first."""
         return [key for key, alert in self.waiting.items() if channel not in alert.told][:most]
 
     def forget(self, channels: set[str], now: float, hour_now: datetime) -> list[str]:
@@ -97,7 +97,7 @@ class AlertCursor:
 
 
 def write(memory: AlertCursor) -> str:
-    """The memory as a cursor; the same text for the same content."""
+    """Return the memory as a cursor; the same text for the same content."""
     return json.dumps({
         "version": _VERSION, "start": memory.start, "newest": memory.newest, "looked": memory.looked,
         "hours": sorted(memory.hours), "seen": memory.seen,
@@ -106,7 +106,9 @@ def write(memory: AlertCursor) -> str:
 
 
 def read(cursor: str | None, now: float) -> tuple[AlertCursor, str]:
-    """The memory of a cursor, and what is to be said about it; one that cannot be read starts anew, and says so."""
+    """Return the memory of a cursor, and what is to be said about it; one that cannot be read starts anew,
+    and says so.
+    """
     if cursor is None:
         return AlertCursor(now, now), "Watching starts now: what failed before is not reported."
     try:

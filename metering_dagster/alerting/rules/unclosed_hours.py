@@ -25,10 +25,10 @@ MOST_ROWS, MOST_AGGREGATES = 1_000, 100
 
 
 class UnclosedFacts(run_decision.HourFacts, Protocol):
-    """What can be looked up about one hour."""
+    """The lookups about one hour, each made only when it is needed."""
 
     def count(self, most_rows: int, most_aggregates: int) -> PendingFound:
-        """What is pending, counted no further than that."""
+        """Return what is pending, counted no further than that."""
 
 
 @dataclass(frozen=True)
@@ -43,12 +43,12 @@ class Unclosed:
 
     @property
     def bucket(self) -> str:
-        """The hour by its name."""
+        """Return the hour by its name."""
         return hours.bucket(self.hour)
 
 
 def due(now: datetime, lock_hours: int, first_hour: datetime) -> list[datetime]:
-    """The hours that have to be closed by now, the oldest first."""
+    """Return the hours that have to be closed by now, the oldest first."""
     return [hour for hour in hours.billable_hours(now) if hour >= first_hour and _is_due(hour, now, lock_hours)]
 
 
@@ -61,12 +61,12 @@ def _is_due(hour: datetime, now: datetime, lock_hours: int) -> bool:
 
 
 def _opened_again(hour: datetime, now: datetime) -> datetime:
-    """When the month's grace opened an hour of over a day ago again; of any other, when it began."""
+    """Return when the month's grace opened an hour of over a day ago again; of any other, when it began."""
     return hours.month_start(now) if hours.offset_of(hour, now) > hours.LAST_OFFSET else hour
 
 
 def look(hour: datetime, now: datetime, lock_hours: int, evidence: UnclosedFacts) -> Unclosed | str | None:
-    """The hour if it is not closed, None if it is, or why that cannot be told.
+    """Return the hour if it is not closed, None if it is, or why that cannot be told.
 
     Closed: a run went through after the lock, and nothing is pending. Rows that sum to zero, as that run left them,
     wait for nothing but the last call, and there is nothing in them to lose.
@@ -83,12 +83,12 @@ def look(hour: datetime, now: datetime, lock_hours: int, evidence: UnclosedFacts
 
 
 def _is_zero(last: run_decision.LastRun, rows: int) -> bool:
-    """Whether the pending rows, if any, are those that the last run left because they sum to zero."""
+    """Return whether the pending rows, if any, are those that the last run left because they sum to zero."""
     return rows == 0 or (rows == last.zero_rows == last.pending_rows)
 
 
 def alert_of(found: Sequence[Unclosed], link: str, now: datetime) -> Alert:
-    """One alert of all these hours."""
+    """Return one alert of all these hours."""
     first, last = found[0], found[-1]
     soonest = min(one.closes for one in found)
     several = len(found) > 1

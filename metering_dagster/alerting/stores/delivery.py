@@ -1,7 +1,8 @@
 """Who hears of an alert: the log, an SNS topic, a webhook.
 
-Belongs here: sending one alert over one channel, within seconds; what a refusal says. Does not: what is sent (alerts),
-when, and what becomes of an alert that was not taken (watch). The webhook's address is a secret: only its host shows.
+Belongs here: sending one alert over one channel, within seconds; what a refusal says. Does not: what is sent
+(alert_text), when, and what becomes of an alert that was not taken (cursor). The webhook's address is a secret: only
+its host shows.
 """
 
 import json

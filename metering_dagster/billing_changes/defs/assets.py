@@ -1,6 +1,6 @@
 """The asset of the billing changes, what it is made from, and its job.
 
-Belongs here: names, partitions, config, lineage, descriptions. Does not: comparing (report), files (day_files,
+Belongs here: names, partitions, config, lineage, descriptions. Does not: comparing (day_diff), files (day_files,
 io_manager), what is shown (metadata, checks).
 """
 
@@ -40,7 +40,7 @@ class ChangesRun(dg.Config):
 
 
 def external_assets(settings: Settings) -> list[dg.AssetSpec]:
-    """What others write: lineage starts here."""
+    """Return what others write: lineage starts here."""
     kind = _database_kind(settings)
     return [
         dg.AssetSpec(
@@ -67,7 +67,7 @@ def external_assets(settings: Settings) -> list[dg.AssetSpec]:
 
 
 def billing_changes(settings: Settings, days: dg.DailyPartitionsDefinition | None = None) -> dg.AssetsDefinition:
-    """The asset; a partition is a day of costs."""
+    """Yield the asset; a partition is a day of costs."""
     days = days or daily()
 
     @dg.asset(

@@ -1,6 +1,6 @@
 """The checks of a day of `billing_changes`, answered in the step that reads it.
 
-Belongs here: what each check asks, and the words of the answer. Does not: reading (changes).
+Belongs here: what each check asks, and the words of the answer. Does not: reading (queries).
 
 All of them warn: what they find is reported all the same, or is nobody's that asks for it.
 """
@@ -28,7 +28,7 @@ _EXAMPLES = 5
 
 
 def specs(asset: dg.AssetKey, partitions: dg.PartitionsDefinition[str]) -> list[dg.AssetCheckSpec]:
-    """The checks, one result for each day."""
+    """Return the checks, one result for each day."""
     with used_knowingly():  # checks by partition
         return [
             dg.AssetCheckSpec(name, asset=asset, description=description, partitions_def=partitions)
@@ -37,7 +37,7 @@ def specs(asset: dg.AssetKey, partitions: dg.PartitionsDefinition[str]) -> list[
 
 
 def groups_are_claimed(tenants: Sequence[TenantScope], groups: Sequence[Group], claims: Claims) -> dg.AssetCheckResult:
-    """`tenants`: those that the day's rows are of; `groups`: those in its facts. Spellings of one count once."""
+    """Return `tenants`: those that the day's rows are of; `groups`: those in its facts. Spellings of one count once."""
     no_tenants, no_groups = _unclaimed(tenants, claims), _unclaimed(groups, claims)
     words = []
     if no_tenants:
@@ -63,7 +63,7 @@ def groups_are_claimed(tenants: Sequence[TenantScope], groups: Sequence[Group], 
 
 
 def stamps_are_sound(odd: "OddStamps") -> dg.AssetCheckResult:
-    """A row without a stamp is found by the reconcile alone; one ahead of the clock is reported more than once.
+    """Check the day's stamps: only the reconcile finds a row without one; one ahead of the clock is reported twice.
 
     A writer whose stamps are local time east of Greenwich is ahead. One west of it is behind, which nothing tells.
     """
@@ -88,7 +88,7 @@ def stamps_are_sound(odd: "OddStamps") -> dg.AssetCheckResult:
 
 
 def no_gap(gap: str) -> dg.AssetCheckResult:
-    """`gap`: the sensor's words, or a person's, about how long it was away; empty if it was not."""
+    """Return `gap`: the sensor's words, or a person's, about how long it was away; empty if it was not."""
     gap = mask_text(gap)
     return _result("no_gap", not gap, gap, {"gap": gap} if gap else {})
 

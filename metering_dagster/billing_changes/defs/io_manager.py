@@ -31,7 +31,7 @@ class DayFilesIOManager(dg.IOManager):
             raise dg.Failure(str(error), allow_retries=error.retryable) from None
 
     def load_input(self, context: dg.InputContext) -> "pd.DataFrame | dict[str, pd.DataFrame]":
-        """A day as a DataFrame; several days by their partition keys."""
+        """Return a day as a DataFrame; several days by their partition keys."""
         if not context.has_asset_partitions:
             raise dg.Failure("billing_changes has one table for each day: name a day.", allow_retries=False)
         keys = list(context.asset_partition_keys)

@@ -33,14 +33,14 @@ _MONEY = dg.TableSchema([
 
 @dataclass(frozen=True)
 class Horizon:
-    """How far back an ingest is detected."""
+    """The days back from today in which an ingest is detected."""
 
     days: int
     first_day: date
 
 
 def of_report(report: DayReport, horizon: Horizon, why: str) -> dict[str, dg.MetadataValue]:
-    """What moved first, then counts that plot over the days, then what the answer rests on."""
+    """Return what moved first, then counts that plot over the days, then what the answer rests on."""
     touched = report.touched
     signals = [signal for signal in Signal if any(signal in row.signals for row in touched)]
     money = _money_moved(report.rows)

@@ -1,7 +1,7 @@
 """The sensor that looks which days of billing data have moved.
 
 Belongs here: what Dagster knows that a look wants, how its answer becomes run requests, the cursor. Does not: looking
-(look), what a run does (assets).
+(poll), what a run does (assets).
 """
 
 from collections.abc import Callable
@@ -35,7 +35,7 @@ NO_DATABASE = "BILLING_DATABASE_URL is not set: no billing data is looked at."
 
 
 def billing_changes_sensor(settings: Settings, days: dg.DailyPartitionsDefinition) -> dg.SensorDefinition:
-    """`billing_changes`: asks for a run of each day whose billing data was ingested again.
+    """Return `billing_changes`: asks for a run of each day whose billing data was ingested again.
 
     A look that fails fails its tick: the cursor, and with it the watermark, stays where it is.
     """
@@ -108,7 +108,7 @@ def _days_under_way(instance: dg.DagsterInstance, warn: Callable[[str], object])
 
 
 def _day_of(key: str) -> date | None:
-    """The day whose partition has this key. Python reads other spellings of a day as well; they are no keys."""
+    """Return the day whose partition has this key. Python reads other spellings of a day as well; they are no keys."""
     try:
         day = date.fromisoformat(key)
     except ValueError:
@@ -119,8 +119,9 @@ def _day_of(key: str) -> date | None:
 def _reported(
     instance: dg.DagsterInstance, files: "DayFiles", warn: Callable[[str], object]
 ) -> Callable[[date], MaterializedReading | None]:
-    """What is known of a day's last materialization. A day whose file is gone was never reported, whatever Dagster's
-    records say: consumers read the files."""
+    """Return what is known of a day's last materialization. A day whose file is gone was never reported, whatever
+    Dagster's records say: consumers read the files.
+    """
     stored = files.generations()
 
     def reported(day: date) -> MaterializedReading | None:

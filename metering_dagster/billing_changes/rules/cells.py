@@ -1,7 +1,7 @@
 """Subscriptions, cells and what the two tables hold of them (domain: the billing-changes signal). Pure.
 
 Belongs here: whose a row is, how rows of both tables make a cell, when two looks at a day saw the same. Does not: SQL
-(changes), from when on to look (watermark), what is reported of a cell (report).
+(queries), from when on to look (watermark), what is reported of a cell (day_diff).
 """
 
 import hashlib
@@ -27,7 +27,7 @@ class Signal(StrEnum):
 
 
 class Oddity(StrEnum):
-    """What keeps a stamp from telling when its row was ingested."""
+    """A reason why a stamp does not say when its row was ingested."""
 
     MISSING = "missing"
     """NULL, or a zero date of MySQL's, `0000-00-00 00:00:00`."""
@@ -39,14 +39,14 @@ class Oddity(StrEnum):
 
 @dataclass(frozen=True)
 class TenantScope:
-    """Whom a row belongs to by its `scope_id`."""
+    """The tenant of a row by its `scope_id`."""
 
     scope_id: str
 
 
 @dataclass(frozen=True)
 class Group:
-    """Whom a row of the facts belongs to by its resource group, as the row spells it."""
+    """The resource group of a row of the facts, as the row spells it."""
 
     integration_id: str
     resource_group: str
@@ -67,13 +67,13 @@ class Subscription:
 
     @property
     def owner(self) -> TenantScope | Group:
-        """Whose rows it claims."""
+        """Return whose rows it claims."""
         return Group(self.integration_id, self.external_id) if self.is_resource_group else TenantScope(self.id)
 
 
 @dataclass(frozen=True)
 class Side:
-    """What one of the tables holds of a cell: enough to tell whether a row or a stamp is another than it was."""
+    """One table's content for a cell: enough to notice another row or another stamp."""
 
     rows: int
     unstamped: int = 0
@@ -86,7 +86,7 @@ class Side:
     """Empty where amounts were not asked for."""
 
     def __add__(self, other: "Side") -> "Side":
-        """Both together, as one side of one cell."""
+        """Return both together, as one side of one cell."""
         newest = max((stamp for stamp in (self.newest, other.newest) if stamp is not None), default=None)
         return Side(
             self.rows + other.rows,
@@ -124,18 +124,18 @@ class Cell:
 
     @property
     def sides(self) -> dict[Signal, Side]:
-        """What there is, by the signal that tells of it."""
+        """Return what there is, by the signal that tells of it."""
         found = {Signal.DAILY: self.daily, Signal.FACTS: self.facts}
         return {signal: side for signal, side in found.items() if side is not None}
 
     @property
     def last_ingested_at(self) -> datetime | None:
-        """The later one of both signals (domain: the later time wins); None where no row has a stamp."""
+        """Return the later one of both signals (domain: the later time wins); None where no row has a stamp."""
         return max((side.newest for side in self.sides.values() if side.newest is not None), default=None)
 
     @property
     def amounts(self) -> Amounts:
-        """What the cell costs: the daily row says it where there is one, else the facts' sum."""
+        """Return what the cell costs: the daily row says it where there is one, else the facts' sum."""
         return self.daily.amounts if self.daily is not None else self.facts.amounts if self.facts is not None else ()
 
     @property
@@ -145,7 +145,7 @@ class Cell:
 
     @property
     def key(self) -> "CellKey":
-        """What tells it from every other cell."""
+        """Return what tells it from every other cell."""
         return self.day, self.subscription.id
 
 
@@ -154,7 +154,7 @@ CellKey = tuple[date, str]
 
 
 def key_of(identifier: str) -> str:
-    """The form in which identifiers are compared: without regard to case, as Azure treats resource groups.
+    """Return the form in which identifiers are compared: without regard to case, as Azure treats resource groups.
 
     Blanks at the end do not count either: MySQL's older collations ignore them, and SQL filters by those.
     """
@@ -162,7 +162,7 @@ def key_of(identifier: str) -> str:
 
 
 def owner_key(owner: TenantScope | Group) -> tuple[str, ...]:
-    """The form in which owners are compared: rows of equal keys are the same owner's."""
+    """Return the form in which owners are compared: rows of equal keys are the same owner's."""
     if isinstance(owner, TenantScope):
         return (key_of(owner.scope_id),)
     return key_of(owner.integration_id), key_of(owner.resource_group)
@@ -179,17 +179,17 @@ class Claims:
             self._by_owner.setdefault(owner_key(one.owner), []).append(one)
 
     def of(self, owner: TenantScope | Group) -> Sequence[Subscription]:
-        """The subscriptions that claim rows of this owner; none is an answer."""
+        """Return the subscriptions that claim rows of this owner; none is an answer."""
         return self._by_owner.get(owner_key(owner), ())
 
     @property
     def tenants(self) -> list[str]:
-        """The scope ids to ask for, each once."""
+        """Return the scope ids to ask for, each once."""
         return sorted({one.id for one in self.subscriptions if not one.is_resource_group})
 
     @property
     def groups(self) -> list[tuple[str, str]]:
-        """The integrations and names of the resource groups to ask for, each spelling once."""
+        """Return the integrations and names of the resource groups to ask for, each spelling once."""
         return sorted({(one.integration_id, one.external_id) for one in self.subscriptions if one.is_resource_group})
 
     @property
@@ -200,7 +200,7 @@ class Claims:
 
 
 def cells_of(pieces: Iterable[Piece], claims: Claims) -> dict[CellKey, Cell]:
-    """The cells that these pieces make; pieces that nobody claims make none. Pieces of one side are added up."""
+    """Return the cells that these pieces make; pieces that nobody claims make none. Pieces of one side are added up."""
     sides: dict[tuple[date, Subscription, Signal], Side] = {}
     for piece in pieces:
         for one in claims.of(piece.owner):
@@ -223,12 +223,12 @@ def states_of_days(cells: Iterable[Cell]) -> dict[date, str]:
 
 
 def microseconds_of(instant: datetime) -> int:
-    """An instant in microseconds since 1970, exactly."""
+    """Return an instant in microseconds since 1970, exactly."""
     return (instant - _EPOCH) // _MICROSECOND
 
 
 def instant_of(microseconds: int) -> datetime:
-    """The inverse of `microseconds_of`, in UTC."""
+    """Return the inverse of `microseconds_of`, in UTC."""
     return _EPOCH + microseconds * _MICROSECOND
 
 
@@ -245,7 +245,7 @@ def _added(one: Amounts, other: Amounts) -> Amounts:
 
 
 def newest_of_days(cells: Mapping[CellKey, Cell]) -> dict[date, datetime]:
-    """The latest stamp of each day."""
+    """Return the latest stamp of each day."""
     found: dict[date, datetime] = {}
     for cell in cells.values():
         stamp = cell.last_ingested_at

@@ -55,7 +55,7 @@ class Offer:
 
 @dataclass(frozen=True)
 class ConsumerOffset:
-    """How far a consumer has come, and what it was offered."""
+    """The position of a consumer, and what it was offered last."""
 
     name: str
     marks: Mapping[date, Mark] = field(default_factory=dict)
@@ -67,12 +67,12 @@ class ConsumerOffset:
     """Tokens, oldest first."""
 
     def has_taken(self, day: date, generation: str) -> bool:
-        """Whether the day's file is the one that was taken already."""
+        """Return whether the day's file is the one that was taken already."""
         mark = self.marks.get(day)
         return mark is not None and mark.generation == generation
 
     def new_of(self, report: DayReport) -> list[CellChange]:
-        """The report's rows that the consumer has not taken.
+        """Return the report's rows that the consumer has not taken.
 
         A report whose newest row is older than the mark is none that the consumer knows: the files were lost and made
         anew while the database's clock stood behind. Then all of it is new.
@@ -119,13 +119,13 @@ class ConsumerOffset:
 
 
 def offer_of(name: str, found: Iterable[tuple[str, DayReport]], complete_until: datetime | None) -> Offer:
-    """What the consumer reaches by taking these reports, each with the generation of its file."""
+    """Return what the consumer reaches by taking these reports, each with the generation of its file."""
     marks = {report.day: Mark(report.newest or _NOTHING_REPORTED, generation) for generation, report in found}
     return Offer(name, marks, complete_until)
 
 
 def checked_name(name: object) -> str:
-    """The consumer's name, if it may be one; else `FeedRefusedError`."""
+    """Return the consumer's name, if it may be one; else `FeedRefusedError`."""
     if isinstance(name, str) and _NAME.fullmatch(name):
         return name
     raise FeedRefusedError(
@@ -135,7 +135,7 @@ def checked_name(name: object) -> str:
 
 
 def checked_token(token: object) -> str:
-    """The token, if it may be one; else `FeedRefusedError`."""
+    """Return the token, if it may be one; else `FeedRefusedError`."""
     if isinstance(token, str) and _TOKEN.fullmatch(token):
         return token
     raise FeedRefusedError(
@@ -151,7 +151,7 @@ def _shown(value: object) -> str:
 
 
 def content_of(standing: ConsumerOffset) -> dict[str, Any]:
-    """The standing as a JSON object."""
+    """Return the standing as a JSON object."""
     return {
         "version": _VERSION,
         "name": standing.name,
@@ -165,7 +165,7 @@ def content_of(standing: ConsumerOffset) -> dict[str, Any]:
 
 
 def standing_of(name: str, content: Mapping[str, Any]) -> ConsumerOffset:
-    """The standing that such an object holds.
+    """Return the standing that such an object holds.
 
     Raises `DamagedFileError` for one that cannot be understood, and `FeedRefusedError` for one that is another
     consumer's: a file system that does not tell cases apart keeps two names in one file.

@@ -1,8 +1,8 @@
 """What a named consumer is answered: the reported cells that are new for it, and how far they go (domain: the
 billing-changes signal). Pure.
 
-Belongs here: rows out of reports, the meta block of such an answer. Does not: marks and tokens (consumers), reading
-reports and heartbeat (feed).
+Belongs here: rows out of reports, the meta block of such an answer. Does not: marks and tokens (consumer_offsets),
+reading reports and heartbeat (feed).
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -36,7 +36,7 @@ _DAMAGED = "what was reported of it cannot be understood (damaged says what to d
 
 @dataclass(frozen=True)
 class ReportedDays:
-    """What lies there for a consumer to take."""
+    """The reported days that a consumer can take."""
 
     reports: Sequence[DayReport]
     """Of the days that hold something it has not taken."""
@@ -57,7 +57,7 @@ def answer_for(
     horizon: timedelta,
     stale: timedelta,
 ) -> FeedResponse:
-    """The rows that are new for the consumer, under the token of the offer that moves its marks past them.
+    """Return the rows that are new for the consumer, under the token of the offer that moves its marks past them.
 
     `now` is this machine's clock, `horizon` counts where no heartbeat tells it; a heartbeat older than `stale` is
     said to be old.

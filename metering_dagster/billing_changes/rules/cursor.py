@@ -1,6 +1,6 @@
 """What the sensor remembers from look to look: its cursor. Pure.
 
-Belongs here: what was seen, how it is written down. Does not: looking (look), when a pending day is due (pending).
+Belongs here: what was seen, how it is written down. Does not: looking (poll), when a pending day is due (pending_day).
 Instants are the database's; in the cursor they are microseconds since 1970. No subscription is named in it.
 """
 
@@ -96,12 +96,12 @@ class PollCursor:
 
 
 def beginning(now: datetime, rules: PollRules) -> PollCursor:
-    """The memory of somebody who has never looked."""
+    """Return the memory of somebody who has never looked."""
     return PollCursor(now, "", {signal: start_of(None, now, rules) for signal in Signal})
 
 
 def write(memory: PollCursor) -> str:
-    """The memory as a cursor; the same text for the same content."""
+    """Return the memory as a cursor; the same text for the same content."""
     days = sorted({*memory.states, *memory.sums, *memory.compared, *memory.suspects})
     content: dict[str, Any] = {
         "version": _VERSION,
@@ -125,7 +125,7 @@ def write(memory: PollCursor) -> str:
 
 
 def read(cursor: str | None) -> tuple[PollCursor | None, str]:
-    """The memory of a cursor, and what is to be said about it; None where there is none that can be read."""
+    """Return the memory of a cursor, and what is to be said about it; None where there is none that can be read."""
     if cursor is None:
         return None, "The first look: every day of the horizon that has rows is asked for."
     try:

@@ -2,7 +2,7 @@
 signal). Pure: the database's clock is an argument.
 
 Belongs here: touched, changed, vanished; what a run of the same day again keeps. Does not: reading the tables
-(changes), where reports lie (day_files).
+(queries), where reports lie (day_files).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,7 +27,7 @@ _TICK = timedelta(microseconds=1)
 
 @dataclass(frozen=True)
 class CellChange:
-    """What is reported of a cell."""
+    """The report on one cell."""
 
     cell: Cell
     """As the tables held it. Of a vanished cell neither side is left."""
@@ -48,28 +48,30 @@ class CellChange:
 
     @property
     def key(self) -> CellKey:
-        """What tells the cell from every other."""
+        """Return what tells the cell from every other."""
         return self.cell.key
 
     @property
     def amounts(self) -> Amounts:
-        """What the cell costs now."""
+        """Return what the cell costs now."""
         return self.cell.amounts
 
     @property
     def currency(self) -> str | None:
-        """That of all its amounts, now and before; joined by `+` where there are several, None without an amount."""
+        """Return that of all its amounts, now and before; joined by `+` where there are several, None without an
+        amount.
+        """
         found = {currency for currency, _ in (*self.amounts, *(self.amounts_before or ()))}
         return "+".join(sorted(found)) if found else None
 
     @property
     def amount(self) -> Decimal | None:
-        """What it costs now, where all its amounts have one currency."""
+        """Return what it costs now, where all its amounts have one currency."""
         return self._single(self.amounts)
 
     @property
     def amount_before(self) -> Decimal | None:
-        """What it cost before, where all its amounts have one currency."""
+        """Return what it cost before, where all its amounts have one currency."""
         return self._single(self.amounts_before or ())
 
     def _single(self, amounts: Amounts) -> Decimal | None:
@@ -93,14 +95,14 @@ class DayReport:
 
     @property
     def touched(self) -> list[CellChange]:
-        """The cells to be pulled again since the report before."""
+        """Return the cells to be pulled again since the report before."""
         return [row for row in self.rows if row.touched]
 
 
 def report(
     day: date, cells: Mapping[CellKey, Cell], claims: Claims, read_at: datetime, before: DayReport | None
 ) -> DayReport:
-    """What is to be reported of a day whose cells were read at `read_at`, with their amounts.
+    """Return what is to be reported of a day whose cells were read at `read_at`, with their amounts.
 
     The same cells again give the same rows, but for what is said about the run itself: nothing is touched then.
     """
@@ -119,7 +121,7 @@ def report(
 def compare(
     before: Sequence[CellChange], now: Mapping[CellKey, Cell], claims: Claims, at: datetime
 ) -> list[CellChange]:
-    """Each cell as it is `now` beside what was reported of it `before`, ordered by external id, then id.
+    """Return each cell as it is `now` beside what was reported of it `before`, ordered by external id, then id.
 
     `at` stands for the reading, and is later than any `reported_at` before. A cell that is gone stays as a vanished
     one, touched in the run that missed it. So does one that no subscription claims any more: whoever took it is to know
@@ -158,7 +160,7 @@ def moved_money(rows: Iterable[CellChange]) -> dict[str, tuple[Decimal, Decimal]
 
 
 def _labeled(row: CellChange, subscription: Subscription | None) -> CellChange:
-    """The row under the subscription's present name, where it is still enabled."""
+    """Return the row under the subscription's present name, where it is still enabled."""
     return row if subscription is None else replace(row, cell=replace(row.cell, subscription=subscription))
 
 
@@ -195,13 +197,13 @@ def _absent(before: CellChange, at: datetime) -> CellChange:
 
 
 def _signals(now: Cell, before: Cell | None) -> tuple[Signal, ...]:
-    """The tables that hold something else of the cell than before."""
+    """Return the tables that hold something else of the cell than before."""
     earlier = before.sides if before else {}
     return tuple(signal for signal in Signal if earlier.get(signal) != now.sides.get(signal))
 
 
 def _amounts_moved(now: Cell, before: Cell | None) -> bool:
-    """Whether one of the tables holds another amount; a sum of nothing counts as no sum."""
+    """Return whether one of the tables holds another amount; a sum of nothing counts as no sum."""
     earlier = before.sides if before else {}
     return any(_difference(_of(now.sides.get(signal)), _of(earlier.get(signal))) for signal in Signal)
 

@@ -2,7 +2,7 @@
 signal). Pure: the database's clock is an argument.
 
 Belongs here: what may be asked, the answer's shape, the answer to "ingested since". Does not: reading the tables
-(changes), what a named consumer has taken already (consumers), layout (words).
+(queries), what a named consumer has taken already (consumer_offsets), layout (words).
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -69,7 +69,7 @@ class Repull:
 
 @dataclass(frozen=True)
 class Meta:
-    """What the rows tell, and what they do not."""
+    """The meaning of the rows of a response: what they detect, and what they do not."""
 
     since: datetime | None
     """In UTC. For a named consumer: up to where what it has acknowledged was complete; None if that is not known."""
@@ -114,7 +114,7 @@ COLUMNS = (
 
 
 def record(row: AnswerRow) -> dict[str, object]:
-    """The row under the names of its fields, signals and amounts as text: what a table holds of it."""
+    """Return the row under the names of its fields, signals and amounts as text: what a table holds of it."""
     values = (
         row.day, row.subscription_id, row.external_id, row.name, row.provider, row.last_ingested_at,
         ", ".join(row.signals), row.reported_at, amounts_text(row.amounts), row.vanished,
@@ -133,7 +133,7 @@ def instant_text(instant: datetime) -> str:
 
 
 def asked_since(since: object) -> datetime:
-    """The instant that somebody asks for, in UTC: of ISO-8601 text that names its zone, or of an aware datetime.
+    """Return the instant that somebody asks for, in UTC: of ISO-8601 text that names its zone, or of an aware datetime.
 
     Raises `FeedRefusedError` where it is neither, or lies before 1970.
     """
@@ -176,7 +176,7 @@ def _shown(text: str) -> str:
 
 @dataclass(frozen=True)
 class FeedRequest:
-    """What was ingested since an instant, of days within a horizon."""
+    """A question for what was ingested since an instant, of days within a horizon."""
 
     since: datetime
     horizon: timedelta
@@ -192,18 +192,19 @@ class FeedRequest:
 
     @property
     def first_day(self) -> date:
-        """The oldest day within the horizon (domain: today in UTC less the horizon)."""
+        """Return the oldest day within the horizon (domain: today in UTC less the horizon)."""
         return self.now.date() - self.horizon
 
     @property
     def first_day_then(self) -> date:
-        """The oldest day that was within the horizon at `since`."""
+        """Return the oldest day that was within the horizon at `since`."""
         return min(self.since.date() - self.horizon, self.first_day)
 
     @property
     def read_from(self) -> date:
-        """The oldest day to read. Days that left the horizon since `since` are read too, though not reported: which
-        of them have moved is told apart. Reading them costs nothing, since a range of stamps is read, not of days.
+        """Return the oldest day to read. Days that left the horizon since `since` are read too, though not reported:
+        which of them have moved is told apart. Reading them costs nothing, since a range of stamps is read, not of
+        days.
         """
         return max(self.first_day_then, min(self.first_day, self.now.date() - LONGEST_HORIZON))
 
@@ -223,7 +224,7 @@ def answer_since(
     claims: Claims,
     odd: Mapping[Oddity, Mapping[date, int]],
 ) -> FeedResponse:
-    """The cells with a stamp from `since` on, itself included.
+    """Return the cells with a stamp from `since` on, itself included.
 
     `pieces`: the rows with such stamps, of days from `question.read_from` on. `odd`: how many rows within the horizon
     have a stamp that tells nothing, or lies ahead of the clock by more than the overlap, by day. `overlap`: for how
@@ -253,7 +254,7 @@ def order(row: AnswerRow) -> tuple[date, str, str]:
 
 
 def signals_of(rows: Iterable[AnswerRow]) -> tuple[Signal, ...]:
-    """Those that contributed, always in the same order."""
+    """Return those that contributed, always in the same order."""
     found = {signal for row in rows for signal in row.signals}
     return tuple(signal for signal in Signal if signal in found)
 
@@ -324,7 +325,7 @@ def _repulls(
 
 
 def day_ranges(days: Collection[date]) -> list[tuple[date, date]]:
-    """The first and the last day of each run of days without a gap."""
+    """Return the first and the last day of each run of days without a gap."""
     ordered = sorted(days)
     if not ordered:
         return []

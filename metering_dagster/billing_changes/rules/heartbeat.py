@@ -1,6 +1,6 @@
 """What the sensor leaves beside the reports at each look, so that whoever reads them knows how far they go. Pure.
 
-Belongs here: the document's content, out of JSON and into it. Does not: when a look counts (look), where it lies
+Belongs here: the document's content, out of JSON and into it. Does not: when a look counts (poll), where it lies
 (day_files).
 """
 
@@ -36,7 +36,7 @@ class Heartbeat:
 
 
 def read_heartbeat(content: Mapping[str, Any]) -> Heartbeat | None:
-    """What such an object says; None if it is none of ours: the next look replaces it."""
+    """Return what such an object says; None if it is none of ours: the next look replaces it."""
     try:
         return Heartbeat(
             _instant(content["looked"]),

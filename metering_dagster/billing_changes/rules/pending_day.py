@@ -2,7 +2,7 @@
 clock is an argument.
 
 Belongs here: when its run is due, when it is asked for again, when it is done with. Does not: which days have moved
-(look), how it is written down (memory), what a run reports (report).
+(poll), how it is written down (cursor), what a run reports (day_diff).
 """
 
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ _LAST = datetime.max.replace(tzinfo=UTC)
 
 
 class Why(StrEnum):
-    """What made a day move, in words for people."""
+    """The reason why a day changed, in words for people."""
 
     INGESTED = "rows were ingested"
     FIRST_LOOK = "first look"
@@ -28,7 +28,7 @@ class Why(StrEnum):
 
 @dataclass(frozen=True)
 class PendingDay:
-    """What moved of a day, and what was done about it. All instants are the database's."""
+    """A day that changed since its last materialization, and its requested run. All instants are the database's."""
 
     first: datetime | None
     """What was stamped up to then is materialized, by transactions no longer than the overlap; None: nothing is."""
@@ -58,7 +58,7 @@ class PendingDay:
         )
 
     def wanted(self, at: datetime, rules: PollRules) -> datetime:
-        """How old the last reading of this day may be, for all that there is to be read `at` that time.
+        """Return how old the last reading of this day may be, for all that there is to be read `at` that time.
 
         First it must have what moved. Then, what carries the stamp of a row seen may have been written later in the
         same second: a reading from after the settle time has it. A stamp ahead of the clock settles when the clock has
@@ -69,15 +69,17 @@ class PendingDay:
         return passed if passed <= at else settled if settled <= at else self.moved
 
     def is_read(self, read_at: datetime | None, at: datetime, rules: PollRules) -> bool:
-        """Whether nothing is left to be read for now. A reading from after `at` is of a clock that was set back."""
+        """Return whether nothing is left to be read for now. A reading from after `at` is of a clock that was
+        set back.
+        """
         return read_at is not None and self.wanted(at, rules) <= read_at <= at
 
     def is_done(self, read_at: datetime | None, at: datetime, rules: PollRules) -> bool:
-        """Whether nothing is left to be read, nor will be."""
+        """Return whether nothing is left to be read, nor will be."""
         return self._passed(rules) <= at and self.is_read(read_at, at, rules)
 
     def is_due(self, at: datetime, rules: PollRules) -> bool:
-        """Whether to ask for a run of it that is neither read nor under way."""
+        """Return whether to ask for a run of it that is neither read nor under way."""
         if self.asked is None:
             return at >= self.moved + rules.quiet or at >= self.since + rules.at_most
         if self.asked < self.wanted(at, rules):
@@ -96,7 +98,7 @@ class PendingDay:
         return replace(self, first=safe if self.first is None else max(self.first, safe))
 
     def complete_until(self, read_at: datetime | None, at: datetime, rules: PollRules) -> datetime | None:
-        """What was stamped up to then is materialized of this day; None: not known."""
+        """Return what was stamped up to then is materialized of this day; None: not known."""
         if read_at is None or not self._settled(rules) <= read_at <= at:
             return self.first
         return at if self.newest is None else min(at, self.newest)  # only a stamp ahead of the clock is waited for
@@ -112,7 +114,9 @@ class PendingDay:
         )
 
     def run_key(self, day: date) -> str:
-        """The same one for the same movement and attempt, another one for any other: Dagster never runs one twice."""
+        """Return the same one for the same movement and attempt, another one for any other: Dagster never runs one
+        twice.
+        """
         stamps = (_text(self.newest), _text(self.moved))
         return f"{day}:{':'.join(stamps)}:{self.attempt + 1}"
 

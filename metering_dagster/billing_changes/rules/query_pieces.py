@@ -1,6 +1,6 @@
 """Resource groups cut into pieces that two plain IN lists can ask for: some integrations, times some names. Pure.
 
-Belongs here: the cutting. Does not: what is asked (changes). Along plain lists MariaDB jumps through an index from one
+Belongs here: the cutting. Does not: what is asked (queries). Along plain lists MariaDB jumps through an index from one
 group to the next; pairs it reads row by row.
 """
 

@@ -1,7 +1,7 @@
 """The watermark's arithmetic: from when on to read, and up to where what was read counts (domain: the billing-changes
 signal). Pure: the database's clock is an argument.
 
-Belongs here: marks, their overlap and their cap. Does not: what was found there (look), how it is read (changes).
+Belongs here: marks, their overlap and their cap. Does not: what was found there (poll), how it is read (queries).
 
 A mark tells up to which stamp a table was read. A start is where the next reading of it begins: an overlap before the
 mark, for transactions that stamped their rows before that and commit later. A start stays where it is while the mark
@@ -72,7 +72,8 @@ class Narrowed:
 
 
 def advanced(mark: datetime | None, stamps: Iterable[datetime], now: datetime, rules: PollRules) -> datetime | None:
-    """The mark after a reading that found these stamps: the newest of them, but never past `now` less the settle time.
+    """Return the mark after a reading that found these stamps: the newest of them, but never past `now` less the settle
+    time.
 
     It never goes back, and a reading that found nothing leaves it where it is; None until a row was read. Microseconds
     are kept: a mark that was rounded up would pass over rows of its own second.
@@ -94,12 +95,12 @@ def start_of(mark: datetime | None, now: datetime, rules: PollRules) -> datetime
 
 
 def lowered(start: datetime, mark: datetime | None, now: datetime, rules: PollRules) -> datetime:
-    """Where this reading begins: at the start, unless the database's clock was set back behind it."""
+    """Return where this reading begins: at the start, unless the database's clock was set back behind it."""
     return min(start, start_of(mark, now, rules))
 
 
 def stepped(start: datetime, mark: datetime | None, now: datetime, rules: PollRules) -> datetime:
-    """Where the next reading begins: the start moves on in steps of half an overlap, and not with every mark."""
+    """Return where the next reading begins: the start moves on in steps of half an overlap, and not with every mark."""
     if mark is None:
         return start
     wanted = start_of(mark, now, rules)

@@ -34,7 +34,7 @@ class Billing:
 
     @cached_property
     def database(self) -> "Database":
-        """The billing database; `SettingsError` if none is named."""
+        """Return the billing database; `SettingsError` if none is named."""
         from metering_dagster.billing_changes.stores.database import Database
 
         if self.settings.billing_database_url is None:
@@ -46,7 +46,9 @@ class Billing:
         return Database(self.settings.billing_database_url)
 
     def files(self, storage_directory: str) -> "DayFiles":
-        """What was reported of each day, at the place that the settings name or else beside Dagster's storage."""
+        """Return what was reported of each day, at the place that the settings name or else beside Dagster's
+        storage.
+        """
         from metering_dagster.billing_changes.stores.day_files import DayFiles
 
         uri = self.settings.billing_changes_uri or str(Path(storage_directory).parent / "billing_changes")

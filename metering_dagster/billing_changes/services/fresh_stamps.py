@@ -1,7 +1,7 @@
 """Reading what was stamped since the watermark, and comparing it with what the last look read there.
 
 Belongs here: one reading of both tables from their starts on, and where the next one begins. Does not: the arithmetic
-(watermark), what becomes of a day that moved (look), SQL (changes).
+(watermark), what becomes of a day that moved (poll), SQL (queries).
 """
 
 from collections.abc import Iterable, Mapping
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FreshStamps:
-    """What was found."""
+    """The stamps since the watermark, by day."""
 
     moved: frozenset[date]
     """The days of which the last look read something else."""

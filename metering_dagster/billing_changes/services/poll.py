@@ -1,8 +1,8 @@
 """One look at the billing database: which days have moved, and which of them are to be materialized now.
 
 Belongs here: the order of a look, and what becomes of what it finds. Does not: the arithmetic of marks (watermark),
-reading fresh rows (fresh), when a day is due (pending), which days are compared (reconcile), the cursor (memory), SQL
-(changes), Dagster (sensors).
+reading fresh rows (fresh_stamps), when a day is due (pending_day), which days are compared (reconcile), the cursor
+(cursor), SQL (queries), Dagster (sensors).
 
 Reporting too much is safe, too little is not: wherever a look and a run may have crossed, the day counts as moved.
 """
@@ -49,7 +49,7 @@ class Ask:
 
 @dataclass(frozen=True)
 class Looked:
-    """What came of a look."""
+    """The result of one poll."""
 
     memory: PollCursor
     asked: list[Ask]
@@ -77,7 +77,7 @@ class _Moves:
 
 @dataclass(frozen=True)
 class _Materialized:
-    """What there is of each day, as far as this look knows."""
+    """The materializations of the days, as far as this poll knows them."""
 
     reported: Callable[[date], MaterializedReading | None]
     at: datetime
@@ -89,7 +89,7 @@ class _Materialized:
         return None if found is None else found.read_at
 
     def has(self, day: date, one: PendingDay) -> bool:
-        """Whether nothing of the day is left to be read for now."""
+        """Return whether nothing of the day is left to be read for now."""
         return one.is_read(self.read_at(day), self.at, self.rules)
 
 
@@ -160,7 +160,9 @@ def look(
 def _got_nowhere(
     narrower: PollCursor, signal: Signal, notes: Sequence[str], horizon: Days, done: _Materialized
 ) -> Looked:
-    """A look whose poll took too long. It saw nothing, so all is as the last one left it; the next reads less."""
+    """Return a look whose poll took too long. It saw nothing, so all is as the last one left it; the next
+    reads less.
+    """
     said = (
         f"Reading the fresh rows of {signal} took longer than a statement may. Nothing was asked for. The next look "
         f"reads a piece of {narrower.narrowed[signal].span} of its stamps, and further ones piece by piece."
@@ -176,18 +178,18 @@ def _waiting(pending: Mapping[date, PendingDay], done: _Materialized) -> list[da
 
 
 def _horizon(now: datetime, rules: PollRules, partitions: Days) -> Days:
-    """The days that are looked at; those without a partition are none of them."""
+    """Return the days that are looked at; those without a partition are none of them."""
     return Days(max((now - rules.horizon).date(), partitions.first), min(now.date(), partitions.last))
 
 
 def _days_of_last_look(before: PollCursor, horizon: Days, rules: PollRules, partitions: Days) -> Days:
-    """What was ingested just before a day left the horizon, and after the last look, is still to be seen."""
+    """Return what was ingested just before a day left the horizon, and after the last look, is still to be seen."""
     first = (before.seen - rules.overlap - rules.horizon).date()
     return Days(min(horizon.first, max(first, partitions.first)), horizon.last)
 
 
 def _before(memory: PollCursor | None, now: datetime, rules: PollRules) -> tuple[PollCursor, list[str]]:
-    """What is remembered as this look begins, and what there is to be said about it."""
+    """Return what is remembered as this look begins, and what there is to be said about it."""
     if memory is None:
         return beginning(now, rules), []
     if now < memory.looked:
@@ -211,7 +213,7 @@ def _is_time_to_sum(before: PollCursor, now: datetime, rules: PollRules) -> bool
 def _still_pending(
     pending: Mapping[date, PendingDay], done: _Materialized, horizon: Days
 ) -> tuple[dict[date, PendingDay], bool]:
-    """What is still pending, and whether a run that tells of the gap is through."""
+    """Return what is still pending, and whether a run that tells of the gap is through."""
     still, told = {}, False
     for day, one in pending.items():
         read_at = done.read_at(day)
@@ -226,7 +228,7 @@ def _still_pending(
 def _differing(
     reading: "BillingSnapshot", claims: Claims, compared: Collection[date], done: _Materialized
 ) -> tuple[dict[date, Why], dict[date, datetime]]:
-    """Those of the compared days of which something else was reported, and their latest stamps."""
+    """Return those of the compared days of which something else was reported, and their latest stamps."""
     if not compared:
         return {}, {}
     cells = cells_of(reading.pieces_of(compared, claims, amounts=False), claims)
@@ -248,7 +250,7 @@ def _with_moves(
 def _asked(
     pending: Mapping[date, PendingDay], due: Collection[date], gap: PollGap | None, done: _Materialized
 ) -> tuple[dict[date, PendingDay], list[Ask]]:
-    """What is asked for now: of the days that are due those that have moved first."""
+    """Return what is asked for now: of the days that are due those that have moved first."""
     after, asked = dict(pending), []
     for day in sorted(due, key=lambda day: (pending[day].since, day))[: done.rules.most_asked]:
         one = pending[day]
@@ -264,7 +266,7 @@ def _compared(
     done: _Materialized,
     horizon: Days,
 ) -> dict[date, datetime]:
-    """When each day was last compared; a materialization is as good: it says what its reading found."""
+    """Return when each day was last compared; a materialization is as good: it says what its reading found."""
     times = {**before.compared, **dict.fromkeys(compared, done.at)}
     for day in before.pending.keys() - pending.keys():
         read_at = done.read_at(day)

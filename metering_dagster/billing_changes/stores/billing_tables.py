@@ -1,8 +1,8 @@
 """The billing tables, as others fill them and we read them (domain: the billing-changes signal).
 
-Belongs here: their columns, keys and the indexes we advise. Does not: queries (changes), what of all this is missing in
-a database (shape). Tables may have more columns than these. The product reads only: who creates them here is a test,
-or the sample data.
+Belongs here: their columns, keys and the indexes we advise. Does not: queries (queries), what of all this is missing in
+a database (schema_check). Tables may have more columns than these. The product reads only: who creates them here is a
+test, or the sample data.
 """
 
 from collections.abc import Callable
@@ -59,11 +59,11 @@ class Since(TypeDecorator[datetime]):
     cache_ok = True
 
     def load_dialect_impl(self, dialect: Dialect) -> Any:
-        """A text on SQLite."""
+        """Return a text on SQLite."""
         return dialect.type_descriptor(String() if dialect.name == "sqlite" else mysql.DATETIME(fsp=6))
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> Any:
-        """What is sent."""
+        """Return what is sent."""
         if value is None or dialect.name != "sqlite":
             return value
         return value.isoformat(" ", "microseconds").rstrip("0").rstrip(".")

@@ -43,10 +43,10 @@ class Stored:
 
 
 class FileStore(Protocol):
-    """Where files lie. Errors come out as `UnreachableError`, or `CallerError` where trying again does not help."""
+    """A folder or bucket of small files. It raises `UnreachableError`, or `CallerError` where a retry does not help."""
 
     def read(self, name: str) -> Stored | None:
-        """The file of this name, whole; None if there is none."""
+        """Return the file of this name, whole; None if there is none."""
 
     def replace(self, name: str, content: bytes, generation: str | None) -> str:
         """Put this content in the place of the generation; the new generation.
@@ -55,7 +55,7 @@ class FileStore(Protocol):
         """
 
     def generations(self, pattern: str) -> dict[str, str]:
-        """The files whose names match, such as `day=*/cells.parquet`; without reading them."""
+        """Return the files whose names match, such as `day=*/cells.parquet`; without reading them."""
 
 
 class Folder:
@@ -153,7 +153,7 @@ class Bucket:
         return {name: generation for name, generation in found.items() if fnmatchcase(name, pattern)}
 
     def _get(self, name: str) -> tuple[Stored | None, str | None]:
-        """What is stored under the name, and which write it is of."""
+        """Return what is stored under the name, and which write it is of."""
         try:
             found = self.client.get_object(Bucket=self.bucket, Key=self._key(name))
         except self.client.exceptions.NoSuchKey:

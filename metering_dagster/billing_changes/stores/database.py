@@ -1,7 +1,7 @@
 """The billing database: connections, one snapshot a reading, and what goes wrong there in words.
 
-Belongs here: engines for MySQL, MariaDB and SQLite, read-only transactions, errors. Does not: queries (changes), what
-is missing of tables and columns (shape).
+Belongs here: engines for MySQL, MariaDB and SQLite, read-only transactions, errors. Does not: queries (queries), what
+is missing of tables and columns (schema_check).
 
 A password is never part of a message, nor is the URL as a whole.
 """
@@ -45,7 +45,7 @@ _NOT_AS_NEEDED = frozenset({1054, 1146})
 
 
 class Database:
-    """Where the billing tables are. Made without connecting; threads may share it."""
+    """The billing database. It connects when it is first read; threads may share it."""
 
     def __init__(self, url: str, read_timeout: float = 30, connect_timeout: int = 5) -> None:
         """Time-outs in seconds, of one query (SQLite knows none) and of connecting.
@@ -64,7 +64,7 @@ class Database:
 
     @property
     def place(self) -> str:
-        """Which database it is, for people: without user and password."""
+        """Return which database it is, for people: without user and password."""
         if self._is_sqlite:
             return f"the SQLite file {self._url.database}"
         port = f":{self._url.port}" if self._url.port else ""
@@ -86,7 +86,7 @@ class Database:
                     connection.rollback()
 
     def missing(self) -> schema_check.MissingSchema:
-        """Which tables, columns and advised indexes are not there. Errors as for `reading`."""
+        """Return which tables, columns and advised indexes are not there. Errors as for `reading`."""
         with self._explained(), self._connected() as connection:
             return schema_check.missing(connection)
 
@@ -97,7 +97,7 @@ class Database:
 
     @property
     def dialect(self) -> Any:
-        """How this database wants its SQL."""
+        """Return how this database wants its SQL."""
         return self._engine.dialect
 
     def close(self) -> None:
@@ -189,7 +189,7 @@ class Database:
         return DatabaseError(f"{_capital(self.place)} cannot be read: {said}. {_UNTOUCHED}")
 
     def _not_as_needed(self, said: str) -> DatabaseError:
-        """All that is missing at once, and not only what the database stumbled over."""
+        """Return all that is missing at once, and not only what the database stumbled over."""
         lacking = ""
         with suppress(SQLAlchemyError), self._connected() as connection:
             lacking = "; ".join(schema_check.missing(connection).needed)

@@ -1,7 +1,7 @@
 """The files of what is reported: one of each day, in parquet, and small JSON documents beside them.
 
-Belongs here: names, generations, documents, damage in words. Does not: what is reported (report), columns
-(day_parquet), replacing files safely (places).
+Belongs here: names, generations, documents, damage in words. Does not: what is reported (day_diff), columns
+(day_parquet), replacing files safely (conditional_files).
 
 `day=2026-11-28/cells.parquet` is replaced as a whole. Names that begin with `_` are no days.
 """
@@ -31,7 +31,7 @@ _MISUNDERSTOOD = (ValueError, KeyError, TypeError, AttributeError, ArithmeticErr
 
 @dataclass(frozen=True)
 class StoredDay:
-    """What was reported of a day, and which generation of its file said so."""
+    """The stored report of a day, and the generation of its file."""
 
     report: DayReport
     generation: str
@@ -39,7 +39,7 @@ class StoredDay:
 
 @dataclass(frozen=True)
 class Replacement:
-    """What is to be reported of a day, and the generation of the file that it was compared with."""
+    """A day's new report, and the generation of the file that it was compared with."""
 
     report: DayReport
     replaces: str | None
@@ -55,18 +55,20 @@ class StoredDocument:
 
 
 class DayFiles:
-    """What was reported, of one deployment. Errors of the place come out as `MeteringError`s, in words."""
+    """The report files of one deployment. Errors of the place are raised as `MeteringError`."""
 
     def __init__(self, uri: str, settings: Settings) -> None:
         """`uri` is a folder or `s3://bucket/prefix`."""
         self.uri, self._settings = uri.rstrip("/"), settings
 
     def uri_of(self, day: date) -> str:
-        """Where the day's file lies."""
+        """Return where the day's file lies."""
         return f"{self.uri}/{_name(day)}"
 
     def read(self, day: date) -> StoredDay | None:
-        """What was reported of this day; None if nothing was. Raises `DamagedFileError` for a file that is not ours."""
+        """Return what was reported of this day; None if nothing was. Raises `DamagedFileError` for a file that is not
+        ours.
+        """
         stored = self._place.read(_name(day))
         if stored is None:
             return None
@@ -77,7 +79,7 @@ class DayFiles:
             return StoredDay(report, stored.generation)
 
     def table(self, day: date) -> "pa.Table | None":
-        """The day's file as it is, with the columns of `columns.BILLING_CHANGES`; None if there is none."""
+        """Return the day's file as it is, with the columns of `columns.BILLING_CHANGES`; None if there is none."""
         stored = self._place.read(_name(day))
         if stored is None:
             return None
@@ -94,13 +96,13 @@ class DayFiles:
         return self._place.replace(_name(report.day), parquet_of(report), replacement.replaces)
 
     def generations(self) -> dict[date, str]:
-        """The days of which something was reported, with the generations of their files; no file is read."""
+        """Return the days of which something was reported, with the generations of their files; no file is read."""
         found = self._place.generations(f"day=*/{_FILE}")
         days = {_day_of(name): generation for name, generation in found.items()}
         return {day: days[day] for day in sorted(day for day in days if day is not None)}
 
     def document(self, name: str) -> StoredDocument | None:
-        """The JSON document of this name, such as `_consumers/warehouse`; None if there is none.
+        """Return the JSON document of this name, such as `_consumers/warehouse`; None if there is none.
 
         Raises `DamagedFileError` for one that is no JSON object.
         """

@@ -23,7 +23,7 @@ _SEPARATOR = ", "
 
 
 def schema() -> "pa.Schema":
-    """The columns of a day's file, in their order."""
+    """Return the columns of a day's file, in their order."""
     import pyarrow as pa
 
     text, flag, instant = pa.string(), pa.bool_(), pa.timestamp("us", tz="UTC")
@@ -45,7 +45,7 @@ def schema() -> "pa.Schema":
 
 
 def parquet_of(report: DayReport) -> bytes:
-    """The file's content."""
+    """Return the file's content."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -86,7 +86,7 @@ def _record(row: CellChange) -> dict[str, object]:
 
 
 def _shown(amount: Decimal | None) -> Decimal | None:
-    """The amount with six decimals, as the tables have them; `amounts` has it exactly, whatever it is."""
+    """Return the amount with six decimals, as the tables have them; `amounts` has it exactly, whatever it is."""
     return None if amount is None else amount.quantize(_MICROUNIT, ROUND_HALF_EVEN)
 
 
@@ -101,7 +101,9 @@ def _text(value: object) -> str | None:
 
 
 def table_of(content: bytes) -> "pa.Table":
-    """The file's columns as they are. Raises `ValueError`, or an error of Arrow's, for a file that is not ours."""
+    """Return the file's columns as they are. Raises `ValueError`, or an error of Arrow's, for a file that is
+    not ours.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -113,7 +115,7 @@ def table_of(content: bytes) -> "pa.Table":
 
 
 def report_of(table: "pa.Table") -> DayReport:
-    """What the file reports. Raises `ValueError` or `KeyError` if it is not ours."""
+    """Return what the file reports. Raises `ValueError` or `KeyError` if it is not ours."""
     import pyarrow as pa
 
     about = {name.decode(): value.decode() for name, value in (table.schema.metadata or {}).items()}

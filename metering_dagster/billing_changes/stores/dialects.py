@@ -1,7 +1,7 @@
 """What MySQL and SQLite spell differently, as functions that read the same.
 
-Belongs here: expressions, and the sums that SQLite has no exact ones of. Does not: queries (changes), types of columns
-(tables), connections (database).
+Belongs here: expressions, and the sums that SQLite has no exact ones of. Does not: queries (queries), types of columns
+(billing_tables), connections (database).
 """
 
 from datetime import UTC, datetime

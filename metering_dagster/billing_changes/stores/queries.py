@@ -1,7 +1,7 @@
 """The questions that are asked of the billing database, in the domain's words (domain: the billing-changes signal).
 
 Belongs here: the queries; each has its bounds, and a chunk of at most 100 where it names whom it asks for. Does not:
-connections and snapshots (database), what a database spells its own way (sql), whose the rows are (cells).
+connections and snapshots (database), what a database spells its own way (dialects), whose the rows are (cells).
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -107,14 +107,14 @@ class BillingSnapshot:
         self.now = now
 
     def clock(self) -> datetime:
-        """The database's clock by now, in UTC: a reading that begins later has all that this one has."""
+        """Return the database's clock by now, in UTC: a reading that begins later has all that this one has."""
         if self._connection.dialect.name == "sqlite":
             return datetime.now(UTC)  # as for `now`: SQLite's clock is this machine's
         clock: datetime = self._connection.execute(select(func.utc_timestamp(6))).scalar_one()
         return clock.replace(tzinfo=UTC)
 
     def claims(self) -> Claims:
-        """Whose a row is, by the enabled subscriptions."""
+        """Return whose a row is, by the enabled subscriptions."""
         c = SUBSCRIPTIONS.c
         query = select(c.id, c.integration_id, c.external_id, c.name, c.provider, c.is_resource_group)
         return Claims(
@@ -132,7 +132,7 @@ class BillingSnapshot:
     def pieces_since(
         self, starts: Mapping[Signal, datetime], first_day: date, ends: Mapping[Signal, datetime] | None = None
     ) -> list[Piece]:
-        """What carries a stamp at or after its table's start, of `first_day` and later, whoever claims it.
+        """Return what carries a stamp at or after its table's start, of `first_day` and later, whoever claims it.
 
         A table that has one of the `ends` is read up to that stamp, itself excluded. One query a table, along the index
         of its stamps. Of the facts each group of rows is a piece of its tenant and, if it has a resource group, one of
@@ -158,7 +158,9 @@ class BillingSnapshot:
         return pieces
 
     def pieces_of(self, days: Collection[date], claims: Claims, *, amounts: bool) -> list[Piece]:
-        """All that the tables hold of these days for those who claim something, exactly; amounts only if asked for."""
+        """Return all that the tables hold of these days for those who claim something, exactly; amounts only if asked
+        for.
+        """
         pieces: list[Piece] = []
         groups = self._spellings(claims) if days else []
         for some_days in chunked(sorted(set(days)), DAYS_CHUNK):
@@ -192,7 +194,7 @@ class BillingSnapshot:
         return {day: digest(str(one) for one in all_sums) for day, all_sums in sorted(sums.items())}
 
     def odd_stamps(self, day: date) -> OddStamps:
-        """The rows of a day, whoever claims them, whose stamps do not tell when they were ingested."""
+        """Return the rows of a day, whoever claims them, whose stamps do not tell when they were ingested."""
         odd: list[OddStamp] = []
         for signal, stamp in STAMPS.items():
             columns, kind = _spelt(*_owner_columns(stamp.table)), _oddity(stamp)
@@ -218,7 +220,8 @@ class BillingSnapshot:
         )
 
     def odd_days(self, first_day: date, ahead_of: datetime) -> dict[Oddity, dict[date, int]]:
-        """How many rows of the days from `first_day` on have a stamp that tells nothing, or is later than `ahead_of`.
+        """Return how many rows of the days from `first_day` on have a stamp that tells nothing, or is later than
+        `ahead_of`.
 
         In both tables, whoever claims them; along the index of the stamps.
         """
@@ -233,20 +236,22 @@ class BillingSnapshot:
         return {kind: dict(sorted(days.items())) for kind, days in counts.items()}
 
     def groups_of(self, day: date) -> list[Group]:
-        """Every resource group that the facts hold on a day, in one of its spellings."""
+        """Return every resource group that the facts hold on a day, in one of its spellings."""
         query = select(*GROUP).where(FACTS.c.date == day).group_by(*GROUP)
         return [Group(*pair) for pair in sorted(self._pairs(query))]
 
     def tenants_of(self, day: date) -> list[TenantScope]:
-        """Every tenant that either table holds rows of on a day, in one of its spellings."""
+        """Return every tenant that either table holds rows of on a day, in one of its spellings."""
         return [TenantScope(scope) for scope in sorted(self._scopes(day))]
 
     def precision(self, signal: Signal) -> int:
-        """How many decimals of a second this signal's stamps keep: they may be less than the ingest's by the rest."""
+        """Return how many decimals of a second this signal's stamps keep: they may be less than the ingest's by the
+        rest.
+        """
         return schema_check.precision(self._connection, signal)
 
     def missing_indexes(self) -> list[str]:
-        """The advised indexes that are not there, as `table (columns)`."""
+        """Return the advised indexes that are not there, as `table (columns)`."""
         return self._missing.advised
 
     def _chunks_of_owners(
@@ -276,7 +281,9 @@ class BillingSnapshot:
                 yield (whose[0].in_(chunk),)
 
     def _is_short(self, first_day: date, firsts: Collection[date]) -> bool:
-        """Whether owners whose rows begin on these days have so little before `first_day` that it is walked along."""
+        """Return whether owners whose rows begin on these days have so little before `first_day` that it is walked
+        along.
+        """
         walked = sum(max((first_day - first).days, 0) for first in firsts)
         return walked <= SHORT_HISTORY * (self.now.date() - first_day).days * len(firsts)
 
@@ -285,7 +292,7 @@ class BillingSnapshot:
         return schema_check.missing(self._connection)
 
     def _scopes(self, day: date) -> set[str]:
-        """The scope ids of a day in both tables.
+        """Return the scope ids of a day in both tables.
 
         Asked for one day, a query jumps from one to the next in the index; for several MariaDB walks the whole of it.
         """
@@ -297,13 +304,15 @@ class BillingSnapshot:
         return scopes
 
     def _spelt_tenants(self, claims: Claims, days: Sequence[date]) -> list[str]:
-        """The tenants that are claimed, in each spelling that the tables have on these days, or the subscriptions."""
+        """Return the tenants that are claimed, in each spelling that the tables have on these days, or the
+        subscriptions.
+        """
         keys = {key_of(scope) for scope in claims.tenants}
         held = (scope for day in days for scope in self._scopes(day)) if keys else ()
         return sorted({*claims.tenants, *(scope for scope in held if key_of(scope) in keys)})
 
     def _spellings(self, claims: Claims) -> list[tuple[str, str]]:
-        """The resource groups that are claimed, in each spelling that the facts or the subscriptions have.
+        """Return the resource groups that are claimed, in each spelling that the facts or the subscriptions have.
 
         Where the column's collation (or SQLite) tells case apart, equality in SQL would miss rows that are meant.
         """
@@ -328,7 +337,9 @@ class BillingSnapshot:
         return [piece for found in self._rows(query) for piece in _pieces(signal, found)]
 
     def _rows(self, query: Select[Any]) -> Sequence[RowMapping]:
-        """Those of a day that is none are left out: MySQL lets `0000-00-00` in, and nobody could pull that day."""
+        """Return those of a day that is none are left out: MySQL lets `0000-00-00` in, and nobody could pull
+        that day.
+        """
         rows = self._all(query)
         return [found for found in rows if "day" not in found or isinstance(found["day"], date)]
 
@@ -356,7 +367,7 @@ def _newest_stamps(signal: Signal, whose: Sequence[Column[Any]], bounds: ColumnE
 
 
 def _owner_columns(table: Table) -> list[Column[Any]]:
-    """What tells whose a row is."""
+    """Return what tells whose a row is."""
     return [table.c.scope_id] if table is DAILY else [table.c.scope_id, *GROUP]
 
 
@@ -374,13 +385,13 @@ def _at_least(stamp: Column[Any], instant: datetime) -> ColumnElement[bool]:
 
 
 def _is_odd(stamp: Column[Any], ahead_of: datetime) -> ColumnElement[bool]:
-    """Three ranges of the stamp's index."""
+    """Return three ranges of the stamp's index."""
     early = stamp < literal(_naive(EARLIEST_STAMP), Since())
     return or_(stamp.is_(None), early, stamp > literal(_naive(ahead_of), Since()))
 
 
 def _oddity(stamp: Column[Any]) -> Label[str]:
-    """Which one it is of a stamp that is odd."""
+    """Return which one it is of a stamp that is odd."""
     return case(
         (real_stamp(stamp).is_(None), Oddity.MISSING.value),
         (_at_least(stamp, EARLIEST_STAMP), Oddity.AHEAD.value),
@@ -391,7 +402,7 @@ def _oddity(stamp: Column[Any]) -> Label[str]:
 def _content(
     signal: Signal, owner: Sequence[ColumnElement[Any]], stamp: ColumnElement[Any], *, amounts: bool
 ) -> Select[Any]:
-    """What there is of each owner and day: the owner's columns, then these that `_pieces` takes.
+    """Return what there is of each owner and day: the owner's columns, then these that `_pieces` takes.
 
     `stamp`: the signal's column as it is, where bounds leave zero dates out; else its `real_stamp`.
     """
@@ -426,7 +437,9 @@ def _pieces(signal: Signal, found: RowMapping) -> list[Piece]:
 
 
 def _owners(found: RowMapping) -> list[TenantScope | Group]:
-    """Whose the rows are, by what was asked for: their tenant, their resource group if they have one, or both."""
+    """Return whose the rows are, by what was asked for: their tenant, their resource group if they have one,
+    or both.
+    """
     owners: list[TenantScope | Group] = []
     if "spelt_scope_id" in found:
         owners.append(TenantScope(str(found["spelt_scope_id"])))
@@ -441,5 +454,5 @@ def _naive(instant: datetime) -> datetime:
 
 
 def _instant(found: Any) -> datetime | None:
-    """A stamp of a column as an instant. Whatever is no date and time (a zero date of MySQL's) is none."""
+    """Return a stamp of a column as an instant. Whatever is no date and time (a zero date of MySQL's) is none."""
     return found.replace(tzinfo=UTC) if isinstance(found, datetime) else None

@@ -34,7 +34,7 @@ _PRECISION = text(
 
 @dataclass(frozen=True)
 class MissingSchema:
-    """What is not there."""
+    """Tables, columns and indexes that the billing database lacks."""
 
     tables: Sequence[Table] = ()
     columns: Sequence[str] = ()
@@ -62,13 +62,13 @@ class MissingSchema:
 
 
 def index_words(index: Index) -> str:
-    """An index as people name it: `table (column, column)`."""
+    """Return an index as people name it: `table (column, column)`."""
     table = index.table.name if index.table is not None else ""
     return f"{table} ({', '.join(_columns(index))})"
 
 
 def missing(connection: Connection) -> MissingSchema:
-    """What the database lacks. An index that begins with the advised columns is as good; a view has none."""
+    """Return what the database lacks. An index that begins with the advised columns is as good; a view has none."""
     inspector = inspect(connection)
     views = set(inspector.get_view_names())
     there = views | set(inspector.get_table_names())
@@ -115,7 +115,7 @@ def precision(connection: Connection, signal: Signal) -> int:
 
 
 def _keys(inspector: Inspector, table: str) -> list[list[str]]:
-    """The columns of each index, in its order; unique keys are indexes as well."""
+    """Return the columns of each index, in its order; unique keys are indexes as well."""
     found: list[Sequence[str | None]] = [index["column_names"] for index in inspector.get_indexes(table)]
     found += [unique["column_names"] for unique in inspector.get_unique_constraints(table)]
     return [[(name or "").lower() for name in names] for names in found]

@@ -63,19 +63,19 @@ class AwsSettings(Protocol):
 
     @property
     def region(self) -> str | None:
-        """The Region of the tables and the API; None: as the SDK finds it."""
+        """Return the Region of the tables and the API; None: as the SDK finds it."""
 
     @property
     def subscribers_table_region(self) -> str:
-        """The Region of the subscribers table, which the marketplace's queue lies in as well."""
+        """Return the Region of the subscribers table, which the marketplace's queue lies in as well."""
 
     @property
     def events_queue_url(self) -> str | None:
-        """The queue of lifecycle events."""
+        """Return the queue of lifecycle events."""
 
     @property
     def frozen_now(self) -> datetime | None:
-        """A clock that stands still; with it only loopback is called."""
+        """Return a clock that stands still; with it only loopback is called."""
 
 
 class Clients:
@@ -93,31 +93,31 @@ class Clients:
         return boto3.session.Session(region_name=os.environ.get("AWS_REGION") or None)
 
     def dynamodb(self, region: str | None = None) -> "DynamoDBClient":
-        """A client of DynamoDB, in the SDK's own Region or the one named."""
+        """Return a client of DynamoDB, in the SDK's own Region or the one named."""
         client: DynamoDBClient = self._client("dynamodb", _TABLES, region)
         return client
 
     def probe(self, region: str | None = None) -> "DynamoDBClient":
-        """A client of DynamoDB that gives up soon, in the SDK's own Region or the one named."""
+        """Return a client of DynamoDB that gives up soon, in the SDK's own Region or the one named."""
         client: DynamoDBClient = self._client("dynamodb", _PROBE, region)
         return client
 
     def metering(self) -> "MarketplaceMeteringClient":
-        """A client of the Metering API, in the SDK's own Region."""
+        """Return a client of the Metering API, in the SDK's own Region."""
         client: MarketplaceMeteringClient = self._client("meteringmarketplace", _METERING, None)
         return client
 
     def sns(self, region: str) -> "SNSClient":
-        """A client of SNS in this Region that gives up soon."""
+        """Return a client of SNS in this Region that gives up soon."""
         client: SNSClient = self._client("sns", _ALERTS, region)
         return client
 
     def s3(self) -> Any:
-        """A client of S3, in the SDK's own Region."""
+        """Return a client of S3, in the SDK's own Region."""
         return self._client("s3", _FILES, None)
 
     def sqs(self) -> "SQSClient":
-        """A client of SQS, in the Region of the queue of lifecycle events; the same one each time.
+        """Return a client of SQS, in the Region of the queue of lifecycle events; the same one each time.
 
         The Region is that of the queue's URL where its host tells it, else the one of the subscribers table.
         """

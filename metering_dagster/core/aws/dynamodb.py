@@ -61,12 +61,12 @@ class TableShape:
 
 
 def key_names(shape: TableShape | IndexShape) -> list[str]:
-    """The names of its keys, as `stored_key_names` gives them."""
+    """Return the names of its keys, as `stored_key_names` gives them."""
     return [shape.hash_key] + ([shape.range_key] if shape.range_key else [])
 
 
 def stored_key_names(schema: Sequence[Any]) -> list[str]:
-    """The names in a key schema as DynamoDB describes it, the hash key first."""
+    """Return the names in a key schema as DynamoDB describes it, the hash key first."""
     return [key["AttributeName"] for key in sorted(schema, key=lambda key: str(key["KeyType"]))]
 
 
@@ -147,23 +147,23 @@ typed = _Serializer().serialize
 
 
 def value(item: Item, name: str) -> Any:
-    """The attribute as a plain value; None where it is absent (or NULL, which says as little)."""
+    """Return the attribute as a plain value; None where it is absent (or NULL, which says as little)."""
     return plain(item[name]) if name in item else None
 
 
 def stamp(instant: datetime) -> str:
-    """An instant as the tables keep it in `createdAt` and `updatedAt`: ISO-8601 in UTC, whole seconds, `Z`."""
+    """Return an instant as the tables keep it in `createdAt` and `updatedAt`: ISO-8601 in UTC, whole seconds, `Z`."""
     return instant.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def pages(call: Callable[..., Any], **request: Any) -> Iterator[Sequence[Item]]:
-    """Every page of a Query, as lists of items; a page may be empty though more follow."""
+    """Yield every page of a Query, as lists of items; a page may be empty though more follow."""
     for answer in answers(call, **request):
         yield answer.get("Items", [])
 
 
 def answers(call: Callable[..., Any], **request: Any) -> Iterator[Mapping[str, Any]]:
-    """Every answer of a Query that pages; `UnreachableError` where what answers is not DynamoDB."""
+    """Yield every answer of a Query that pages; `UnreachableError` where what answers is not DynamoDB."""
     start: dict[str, Any] = {}
     while True:
         answer = call(**request, **start)
@@ -179,7 +179,8 @@ def answers(call: Callable[..., Any], **request: Any) -> Iterator[Mapping[str, A
 
 
 def batch_get(client: "DynamoDBClient", table: str, keys: Sequence[Item], **reading: Any) -> Iterator[Item]:
-    """The items of these keys that exist, read consistently, in any order; what DynamoDB leaves over is asked again.
+    """Yield the items of these keys that exist, read consistently, in any order; what DynamoDB leaves over is asked
+    again.
 
     `reading` are further parameters of the read, such as a ProjectionExpression.
     """
@@ -270,14 +271,14 @@ def shape_error(client: "DynamoDBClient", table: str, shape: TableShape, kept: s
 
 
 def place(client: "DynamoDBClient", table: str, shape: TableShape) -> str:
-    """Which table, and where, for a message."""
+    """Return which table, and where, for a message."""
     return mask_text(
         f"{shape.title} {table} ({shape.setting}) in {client.meta.region_name} at {client.meta.endpoint_url}"
     )
 
 
 def created_at(client: "DynamoDBClient", table: str) -> datetime | None:
-    """When the table was created, in UTC; a restore creates one as well. None where it cannot be described."""
+    """Return when the table was created, in UTC; a restore creates one as well. None where it cannot be described."""
     try:
         created = client.describe_table(TableName=table)["Table"].get("CreationDateTime")
     except (BotoCoreError, ClientError):
@@ -286,7 +287,7 @@ def created_at(client: "DynamoDBClient", table: str) -> datetime | None:
 
 
 def is_credentials_error(error: Exception) -> bool:
-    """Whether the SDK found no credentials it could use."""
+    """Return whether the SDK found no credentials it could use."""
     return isinstance(error, (
         exceptions.NoCredentialsError, exceptions.PartialCredentialsError, exceptions.ProfileNotFound,
         exceptions.CredentialRetrievalError, exceptions.TokenRetrievalError, exceptions.NoAuthTokenError,
@@ -295,7 +296,7 @@ def is_credentials_error(error: Exception) -> bool:
 
 
 def is_connection_error(error: Exception) -> bool:
-    """Whether the endpoint could not be reached, or broke off."""
+    """Return whether the endpoint could not be reached, or broke off."""
     return isinstance(error, (exceptions.ConnectionError, exceptions.HTTPClientError))
 
 

@@ -39,7 +39,7 @@ class Unit:
 
 
 class Fate(Enum):
-    """What became of a unit."""
+    """The result of one unit of writes."""
 
     WRITTEN = "written"
     REFUSED = "a condition did not hold"
@@ -47,7 +47,7 @@ class Fate(Enum):
 
 
 def bytes_of(values: Mapping[str, Any]) -> int:
-    """How many bytes typed values take, from above; quick for the short ones that most are."""
+    """Return how many bytes typed values take, from above; quick for the short ones that most are."""
     size = 0
     for typed in values.values():
         text = typed.get("S") or typed.get("N")
@@ -137,7 +137,7 @@ def _wait(attempt: int, error: ClientError) -> int:
 
 
 def _verdicts(units: Sequence[Unit], parcel: list[int], reasons: Sequence[Any]) -> dict[int, Fate]:
-    """The units of a canceled transaction that were at fault; none where it met another writer."""
+    """Return the units of a canceled transaction that were at fault; none where it met another writer."""
     found: dict[int, Fate] = {}
     cursor = iter(reasons)
     for position in parcel:

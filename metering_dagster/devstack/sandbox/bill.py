@@ -47,7 +47,7 @@ create table if not exists world (only_one integer primary key check (only_one =
 
 
 class BillStatus(StrEnum):
-    """How the service answers for one record."""
+    """An answer of the service for one record."""
 
     SUCCESS = "Success"
     CUSTOMER_NOT_SUBSCRIBED = "CustomerNotSubscribed"
@@ -117,7 +117,7 @@ class Bill:
             return [_settle_one(connection, usage) for usage in usages]
 
     def billed(self) -> list[BilledRecord]:
-        """The bill, in the order it was written."""
+        """Return the bill, in the order it was written."""
         with self._lock:
             rows = self._connection.execute(
                 f"select {', '.join(IDENTITY)}, quantity, allocations, metering_record_id from billed order by place"
@@ -141,13 +141,13 @@ class Bill:
             connection.execute("update calls set outcome = ? where sequence = ?", (outcome, sequence))
 
     def calls(self) -> list[Call]:
-        """All calls in the order they arrived."""
+        """Return all calls in the order they arrived."""
         with self._lock:
             rows = self._connection.execute("select * from calls order by sequence").fetchall()
         return [_call(row) for row in rows]
 
     def world(self) -> World:
-        """What the sandbox was told last."""
+        """Return what the sandbox was told last."""
         with self._lock:
             row = self._connection.execute("select document from world").fetchone()
         return World() if row is None else World().changed(json.loads(row[0]))

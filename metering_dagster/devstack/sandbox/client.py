@@ -32,11 +32,11 @@ class SandboxClient:
         return answer
 
     def bill(self) -> list[BilledRecord]:
-        """What was billed so far, in order."""
+        """Return what was billed so far, in order."""
         return [BilledRecord(**each) for each in self._ask("GET", "/bill")]
 
     def calls(self) -> list[Call]:
-        """The calls so far, in order."""
+        """Return the calls so far, in order."""
         return [Call(**each) for each in self._ask("GET", "/calls")]
 
     def set_now(self, now: datetime | None) -> None:

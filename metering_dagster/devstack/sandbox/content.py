@@ -21,7 +21,7 @@ class Content:
 
 
 def content_of(request: Any) -> Content:
-    """The content of a parsed body, whatever it is."""
+    """Return the content of a parsed body, whatever it is."""
     body = request if isinstance(request, dict) else {}
     listed = body.get("UsageRecords")
     records = listed if isinstance(listed, list) else []

@@ -17,7 +17,7 @@ PREFIX = "/_sandbox"
 
 
 def control(desk: Desk, method: str, path: str, body: bytes) -> DeskResponse:
-    """The answer to one request of whoever steers the sandbox."""
+    """Return the answer to one request of whoever steers the sandbox."""
     known = ROUTES.get((method, path.removeprefix(PREFIX)))
     if known is None:
         paths = ", ".join(f"{verb} {PREFIX}{route}" for verb, route in ROUTES)

@@ -1,6 +1,6 @@
 """One call of BatchMeterUsage from its arrival to its answer.
 
-Belongs here: the order of things (log, throttle, disturb, examine, bill, answer). Does not: each of them.
+Belongs here: the order of things (log, throttle, disturb, examine, bill, feed_response). Does not: each of them.
 """
 
 import json
@@ -27,7 +27,7 @@ AWS_JSON = "application/x-amz-json-1.1"
 
 @dataclass(frozen=True)
 class Arrival:
-    """What came in. `size` may be more than the body holds: what is too long is not kept."""
+    """A request that came in. `size` may be more than the body holds: a body that is too long is not kept."""
 
     target: str
     signed: bool
@@ -38,7 +38,7 @@ class Arrival:
 
 @dataclass(frozen=True)
 class DeskResponse:
-    """What goes out."""
+    """A response that goes out."""
 
     status: int
     body: bytes
@@ -70,7 +70,7 @@ class Desk:
         self._started_at = now
 
     def take(self, arrival: Arrival) -> DeskResponse | None:
-        """The answer, or None where the caller gets none."""
+        """Return the answer, or None where the caller gets none."""
         request = _parsed(arrival.body)
         content = Content() if isinstance(request, RefusedError) else content_of(request)
         stamp, refusal = self._let_in(arrival)
@@ -139,7 +139,7 @@ class Desk:
 
 
 def _parsed(body: bytes) -> Any:
-    """The body as JSON, or the refusal of what is none. What SQLite cannot hold (half a character) is none."""
+    """Return the body as JSON, or the refusal of what is none. What SQLite cannot hold (half a character) is none."""
     try:
         request = json.loads(body, parse_constant=_no_number)
         json.dumps(request, ensure_ascii=False).encode()

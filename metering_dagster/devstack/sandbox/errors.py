@@ -29,7 +29,7 @@ STATUSES = {Code.INTERNAL: 500, Code.MISSING_TOKEN: 403}
 
 
 def http_status(code: str) -> int:
-    """The HTTP status an error goes out with, where nothing else was asked for."""
+    """Return the HTTP status an error goes out with, where nothing else was asked for."""
     return {str(known): status for known, status in STATUSES.items()}.get(code, 400)
 
 

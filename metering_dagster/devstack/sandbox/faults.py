@@ -19,7 +19,7 @@ LONGEST_LATENCY = 3600.0
 
 
 class FaultKind(StrEnum):
-    """What can go wrong."""
+    """A kind of fault."""
 
     LATENCY = "latency"
     DROP = "drop"
@@ -53,7 +53,7 @@ class Fault:
     """Of an odd answer: in which way (odd.py)."""
 
     def looks_at(self, content: Content) -> bool:
-        """Whether the call carries what this fault waits for."""
+        """Return whether the call carries what this fault waits for."""
         return (
             (self.dimension is None or self.dimension in content.dimensions)
             and (self.license_arn is None or self.license_arn in content.licenses)
@@ -61,20 +61,20 @@ class Fault:
         )
 
     def falls_on(self, number: int) -> bool:
-        """Whether it strikes at the call of this number."""
+        """Return whether it strikes at the call of this number."""
         if isinstance(self.calls, str):
             return self.calls == "all" or number >= int(self.calls.removeprefix("from "))
         return number in self.calls
 
     def leaves_out(self, records: Sequence[Mapping[str, Any]]) -> frozenset[int]:
-        """The places of the records that come back unprocessed."""
+        """Return the places of the records that come back unprocessed."""
         if self.dimensions is not None:
             wanted = self.dimensions
             return frozenset(place for place, record in enumerate(records) if record["Dimension"] in wanted)
         return frozenset(range(len(records) if self.count is None else min(self.count, len(records))))
 
     def document(self) -> dict[str, Any]:
-        """The JSON form, which `read_fault` reads."""
+        """Return the JSON form, which `read_fault` reads."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
@@ -85,15 +85,15 @@ class Disturbance:
     faults: tuple[Fault, ...] = ()
 
     def first(self, kind: FaultKind) -> Fault | None:
-        """The first fault of a kind, if any."""
+        """Return the first fault of a kind, if any."""
         return next((fault for fault in self.faults if fault.kind is kind), None)
 
     def seconds(self) -> float:
-        """How long the call waits."""
+        """Return how long the call waits."""
         return sum(fault.seconds or 0.0 for fault in self.faults if fault.kind is FaultKind.LATENCY)
 
     def leaves_out(self, records: Sequence[Mapping[str, Any]]) -> frozenset[int]:
-        """The places of all records that come back unprocessed."""
+        """Return the places of all records that come back unprocessed."""
         leaving = (fault.leaves_out(records) for fault in self.faults if fault.kind is FaultKind.UNPROCESSED)
         return frozenset().union(*leaving)
 
@@ -137,7 +137,7 @@ Calls = int | Iterable[int] | str
 
 
 def error(code: str, *, status: int | None = None, calls: Calls = "all", **content: Unpack[Carrying]) -> Fault:
-    """The call fails with this code."""
+    """Make the call fail with this code."""
     return Fault(FaultKind.ERROR, _numbers(calls), code=code, status=status, **content)
 
 
@@ -148,33 +148,33 @@ def unprocessed(
     calls: Calls = "all",
     **content: Unpack[Carrying],
 ) -> Fault:
-    """The first so many records, or those of some dimensions, or all of them, come back unprocessed."""
+    """Return the first so many records, or those of some dimensions, or all of them, come back unprocessed."""
     named = None if dimensions is None else tuple(dimensions)
     return Fault(FaultKind.UNPROCESSED, _numbers(calls), count=count, dimensions=named, **content)
 
 
 def lost_answer(*, calls: Calls = "all", **content: Unpack[Carrying]) -> Fault:
-    """The call is billed, and the connection ends without an answer."""
+    """Bill the call, and end the connection without an answer."""
     return Fault(FaultKind.LOST_ANSWER, _numbers(calls), **content)
 
 
 def odd_answer(way: str, *, calls: Calls = "all", **content: Unpack[Carrying]) -> Fault:
-    """The call is billed, and answered in a way that no model foresees."""
+    """Bill the call, and answer it in a way that no model foresees."""
     return Fault(FaultKind.ODD_ANSWER, _numbers(calls), way=way, **content)
 
 
 def drop(*, calls: Calls = "all", **content: Unpack[Carrying]) -> Fault:
-    """The connection ends, and nothing is billed."""
+    """End the connection; nothing is billed."""
     return Fault(FaultKind.DROP, _numbers(calls), **content)
 
 
 def latency(seconds: float, *, calls: Calls = "all", **content: Unpack[Carrying]) -> Fault:
-    """The call waits before anything is done with it."""
+    """Make the call wait before anything is done with it."""
     return Fault(FaultKind.LATENCY, _numbers(calls), seconds=seconds, **content)
 
 
 def http_503(*, calls: Calls = "all", **content: Unpack[Carrying]) -> Fault:
-    """A balancer in front of the service answers in its place, in plain text."""
+    """Return a balancer in front of the service answers in its place, in plain text."""
     return Fault(FaultKind.HTTP_503, _numbers(calls), **content)
 
 
@@ -194,7 +194,7 @@ COMMON_SETTINGS = {"kind", "calls", "dimension", "product_code", "license_arn"}
 
 
 def read_fault(document: Any) -> Fault:
-    """A fault from its JSON form, complete and with nothing that its kind does not know."""
+    """Return a fault from its JSON form, complete and with nothing that its kind does not know."""
     if not isinstance(document, dict):
         raise ControlError("a fault must be an object")
     try:
@@ -215,7 +215,7 @@ def read_fault(document: Any) -> Fault:
 
 
 def status_of(fault: Fault) -> int:
-    """The HTTP status of an injected error."""
+    """Return the HTTP status of an injected error."""
     return fault.status if fault.status is not None else http_status(fault.code or "")
 
 

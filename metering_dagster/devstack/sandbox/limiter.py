@@ -19,7 +19,7 @@ class Limiter:
         self._let_in: defaultdict[str, deque[float]] = defaultdict(deque)
 
     def admit(self, region: str, limit: int | None) -> tuple[float, bool]:
-        """When the call arrived, and whether it is let in."""
+        """Return when the call arrived, and whether it is let in."""
         with self._lock:
             now = self._monotonic()
             let_in = self._let_in[region]
@@ -31,7 +31,7 @@ class Limiter:
             return now, True
 
     def stamp(self) -> float:
-        """The time of a call that is turned away for other reasons, and so is not counted."""
+        """Return the time of a call that is turned away for other reasons, and so is not counted."""
         return self._monotonic()
 
     def forget(self) -> None:

@@ -32,7 +32,7 @@ TagSet = frozenset[tuple[str, str]]
 
 
 def quantity_of(record: Mapping[str, Any]) -> tuple[QuantityForm, Decimal]:
-    """How much the record says, and in which of the two ways."""
+    """Return how much the record says, and in which of the two ways."""
     given = [kind for kind in QuantityForm if record.get(kind) is not None]
     if len(given) != 1:
         raise RefusedError(Code.VALIDATION, "A usage record must give exactly one of Quantity and QuantityAsDecimal.")
@@ -41,7 +41,7 @@ def quantity_of(record: Mapping[str, Any]) -> tuple[QuantityForm, Decimal]:
 
 
 def amount(kind: QuantityForm, value: Any) -> Decimal:
-    """The value as a number, if it has the form that its kind asks for."""
+    """Return the value as a number, if it has the form that its kind asks for."""
     if kind is QuantityForm.INTEGER:
         if type(value) is not int or not 0 <= value <= LARGEST_INTEGER:
             raise RefusedError(Code.VALIDATION, f"A quantity must be a whole number from 0 to {LARGEST_INTEGER}.")
@@ -75,7 +75,7 @@ def check_allocations(allocations: Any, kind: QuantityForm, quantity: Decimal) -
 
 
 def tag_set(tags: Any) -> TagSet:
-    """The tags of one allocation; none at all is the untagged bucket."""
+    """Return the tags of one allocation; none at all is the untagged bucket."""
     if tags is None:
         return frozenset()
     if not isinstance(tags, list):

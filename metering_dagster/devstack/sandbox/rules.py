@@ -39,7 +39,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True)
 class Identity:
-    """What makes two records the same: they bill once. A product code in the request makes it another record."""
+    """The fields that make two records the same: they bill once. A product code in the request makes another record."""
 
     region: str
     product_code: str
@@ -62,7 +62,9 @@ class AcceptedRecord:
 
 
 def examine(request: Any, region: str, now: datetime, world: World) -> tuple[AcceptedRecord, ...]:
-    """Every record of an acceptable call, in its order; RefusedError where one thing in it fails the whole call."""
+    """Return every record of an acceptable call, in its order; RefusedError where one thing in it fails the
+    whole call.
+    """
     if region in world.disabled_regions:
         raise RefusedError(Code.DISABLED_API, "The API is not offered in this Region.")
     body = structure(request, "The request", REQUEST_MEMBERS)
@@ -75,7 +77,7 @@ def examine(request: Any, region: str, now: datetime, world: World) -> tuple[Acc
 
 
 def hour_of(timestamp: Any) -> datetime | None:
-    """The hour that an epoch number falls in; None where it is no number, or too far off for a date."""
+    """Return the hour that an epoch number falls in; None where it is no number, or too far off for a date."""
     if isinstance(timestamp, bool) or not isinstance(timestamp, int | float):
         return None
     try:
@@ -85,7 +87,7 @@ def hour_of(timestamp: Any) -> datetime | None:
 
 
 def bucket(hour: datetime) -> str:
-    """The hour as it is written everywhere."""
+    """Return the hour as it is written everywhere."""
     return hour.strftime("%Y-%m-%dT%H")
 
 
@@ -148,7 +150,7 @@ def _customer(record: Mapping[str, Any], world: World) -> tuple[str, str]:
 
 
 def _license(record: Mapping[str, Any], world: World) -> str:
-    """The license, or nothing for a legacy record."""
+    """Return the license, or nothing for a legacy record."""
     license_arn = text(record, "LicenseArn")
     if license_arn is None:
         return ""
@@ -160,7 +162,7 @@ def _license(record: Mapping[str, Any], world: World) -> str:
 
 
 def _hour(record: Mapping[str, Any], now: datetime, world: World) -> datetime:
-    """The record's hour, if the clock still (and already) allows it."""
+    """Return the record's hour, if the clock still (and already) allows it."""
     timestamp = record.get("Timestamp")
     if isinstance(timestamp, bool) or not isinstance(timestamp, int | float):
         raise RefusedError(Code.VALIDATION, "A usage record needs a Timestamp in seconds since 1970.")

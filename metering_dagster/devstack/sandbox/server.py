@@ -37,7 +37,7 @@ class Server(ThreadingMixIn, TCPServer):
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """Return where it listens."""
         return f"http://{HOST}:{self.server_address[1]}"
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -111,7 +111,7 @@ class Handler(BaseHTTPRequestHandler):
         return int(length) if length.isascii() and length.isdecimal() else 0
 
     def _body(self, size: int) -> bytes | None:
-        """The body, read to its end but kept only as far as it may go; None where the caller broke off."""
+        """Return the body, read to its end but kept only as far as it may go; None where the caller broke off."""
         kept, read = bytearray(), 0
         while read < size:
             chunk = self.rfile.read(min(CHUNK, size - read))

@@ -11,7 +11,7 @@ from metering_dagster.devstack.sandbox.errors import Code, RefusedError
 
 
 def structure(value: Any, what: str, members: AbstractSet[str]) -> Mapping[str, Any]:
-    """A JSON object that has no member but the API's own."""
+    """Return a JSON object that has no member but the API's own."""
     if not isinstance(value, dict):
         raise RefusedError(Code.VALIDATION, f"{what} must be a structure.")
     if not value.keys() <= members:
@@ -20,7 +20,7 @@ def structure(value: Any, what: str, members: AbstractSet[str]) -> Mapping[str, 
 
 
 def text(record: Mapping[str, Any], name: str) -> str | None:
-    """A string member; None where it is absent or null."""
+    """Return a string member; None where it is absent or null."""
     value = record.get(name)
     if value is not None and not isinstance(value, str):
         raise RefusedError(Code.VALIDATION, f"{name} must be a string.")

@@ -43,12 +43,12 @@ class World:
         return replace(self, **{name: READERS[name](name, value) for name, value in changes.items()})
 
     def document(self) -> dict[str, Any]:
-        """The JSON form, which `changed` reads back."""
+        """Return the JSON form, which `changed` reads back."""
         return {each.name: _plain(getattr(self, each.name)) for each in fields(self)}
 
 
 def read_instant(name: str, value: Any) -> datetime:
-    """An ISO-8601 instant with its zone, as UTC."""
+    """Return an ISO-8601 instant with its zone, as UTC."""
     try:
         instant = datetime.fromisoformat(value)
     except (TypeError, ValueError):
@@ -59,7 +59,7 @@ def read_instant(name: str, value: Any) -> datetime:
 
 
 def read_texts(name: str, value: Any) -> frozenset[str]:
-    """A list of strings."""
+    """Return a list of strings."""
     if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
         raise ControlError(f"{name} must be a list of strings")
     return frozenset(value)

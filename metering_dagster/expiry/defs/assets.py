@@ -24,7 +24,7 @@ NAME = "expired_usage"
 
 
 class SweepConfig(dg.Config):
-    """How far a sweep goes; the defaults are those of a shard that a person materializes."""
+    """The reach of a sweep; the defaults are those of a shard that you materialize by hand."""
 
     whole: bool = Field(
         default=True,
@@ -43,7 +43,7 @@ class SweepConfig(dg.Config):
 
 
 def expired_usage(settings: Settings) -> dg.AssetsDefinition:
-    """The asset; it says in which mode it runs."""
+    """Return the asset; it says in which mode it runs."""
     mode = mode_of(settings)
 
     @dg.asset(

@@ -71,7 +71,7 @@ def of_sweep(mode: str, report: Sweep, *, whole: bool) -> dict[str, dg.MetadataV
 
 
 def warnings_of(report: Sweep, *, writes: bool) -> list[str]:
-    """What was lost, hour by hour, in words; the first hours."""
+    """Return what was lost, hour by hour, in words; the first hours."""
     would = "" if writes else " (shadow mode: nothing was written)"
     lost = [
         f"{hour}: {loss.rows} raw rows and {loss.records} records can no longer be billed, "
@@ -88,7 +88,7 @@ def warnings_of(report: Sweep, *, writes: bool) -> list[str]:
 
 
 def faults_of(report: Sweep, ledger_fault: str | None) -> list[str]:
-    """Why the sweep is not green, in words; empty if it is."""
+    """Return why the sweep is not green, in words; empty if it is."""
     failures, faults = report.failures, []
     if failures.total:
         counted = "; ".join(f"{count} {why}" for why, count in failures.by_why.most_common(_REASONS))

@@ -1,6 +1,6 @@
 """The 7 schedules of the age-out's shards, from one factory.
 
-Belongs here: names, tags, what a tick looks up. Does not: whether it asks for a run (ticks).
+Belongs here: names, tags, what a tick looks up. Does not: whether it asks for a run (sweep_decision).
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,9 @@ _FAILURES_A_DAY = 3
 
 
 def age_out_schedules(settings: Settings) -> list[dg.ScheduleDefinition]:
-    """`age_out_shard_0` to `age_out_shard_6`: together they look after every hour that can no longer be billed."""
+    """Return `age_out_shard_0` to `age_out_shard_6`: together they look after every hour that can no longer
+    be billed.
+    """
     return [_schedule(shard, settings) for shard in range(hours.SHARDS)]
 
 
@@ -53,7 +55,7 @@ def _schedule(shard: int, settings: Settings) -> dg.ScheduleDefinition:
 def answer(
     instance: dg.DagsterInstance, metering: Deployment, shard: int, tick_at: datetime
 ) -> dg.RunRequest | dg.SkipReason:
-    """The run that the shard's tick asks for, or why it asks for none."""
+    """Return the run that the shard's tick asks for, or why it asks for none."""
     # A frozen clock is the ticks' clock too; else the slice comes from the tick and not from the clock.
     now = metering.settings.require().frozen_now or tick_at.astimezone(UTC)
     decision = decide(shard, now, _Evidence(instance, metering, str(shard)))
@@ -69,7 +71,7 @@ def answer(
 
 
 class _Evidence:
-    """What a tick can look up about its shard: Dagster's own record, and the tables."""
+    """The lookups of a tick about its shard: Dagster's own record, and the tables."""
 
     def __init__(self, instance: dg.DagsterInstance, deployment: Deployment, shard: str) -> None:
         self.instance, self.deployment = instance, deployment

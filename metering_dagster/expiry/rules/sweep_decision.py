@@ -17,7 +17,7 @@ _DAY = timedelta(days=1)
 
 
 def whole_sweep_due(shard: int, now: datetime) -> datetime:
-    """When this shard's last whole sweep was due: at hour 6 + 2M, today or yesterday.
+    """Return when this shard's last whole sweep was due: at hour 6 + 2M, today or yesterday.
 
     An hour's shard moves on with the clock. At these seven hours the shards meet seven different sevenths of the hours:
     each once a day. From 06:00 on, for on the 1st nothing is expired before.
@@ -27,24 +27,24 @@ def whole_sweep_due(shard: int, now: datetime) -> datetime:
 
 
 class SweepFacts(Protocol):
-    """What a tick can look up, each thing only when it is needed."""
+    """The lookups of a tick, each made only when it is needed."""
 
     def is_running(self) -> bool:
-        """Whether a run of the shard is queued or under way."""
+        """Return whether a run of the shard is queued or under way."""
 
     def has_swept(self, day: str) -> bool:
-        """Whether the whole sweep of this day is done, queued or under way, or was tried often enough."""
+        """Return whether the whole sweep of this day is done, queued or under way, or was tried often enough."""
 
     def has_swept_before(self, day: str) -> bool:
-        """Whether the whole sweep of some earlier day is known."""
+        """Return whether the whole sweep of some earlier day is known."""
 
     def first_pending(self, these: Sequence[str]) -> "ProbedHour":
-        """The first of these hours in which anything is pending."""
+        """Return the first of these hours in which anything is pending."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProbedHour:
-    """What a probe found: an hour's bucket, or none."""
+    """The result of a probe: an hour's bucket, or none."""
 
     bucket: str | None
     failure: str = ""
@@ -63,17 +63,17 @@ class SweepDecision:
 
     @property
     def day(self) -> str:
-        """Which day's sweep it is."""
+        """Return which day's sweep it is."""
         return day_of(self.as_of)
 
 
 def day_of(due: datetime) -> str:
-    """The day of a whole sweep, as its run is tagged."""
+    """Return the day of a whole sweep, as its run is tagged."""
     return f"{due:%Y-%m-%d}"
 
 
 def decide(shard: int, now: datetime, evidence: SweepFacts) -> SweepDecision:
-    """What the tick at `now` does about its shard."""
+    """Return what the tick at `now` does about its shard."""
     tick = hours.floor_hour(now)
     newest = [hours.bucket(hour) for hour in hours.shard_hours(shard, now)[:NEWEST]]
     if not newest:
@@ -104,6 +104,6 @@ def decide(shard: int, now: datetime, evidence: SweepFacts) -> SweepDecision:
 
 
 def earlier_days(day: str, most: int = 30) -> list[str]:
-    """The days before this one."""
+    """Return the days before this one."""
     start = datetime.fromisoformat(day)
     return [day_of(start - n * _DAY) for n in range(1, most + 1)]

@@ -72,7 +72,9 @@ class HourSweep:
             self.told(self.bucket, entry)
 
     def takes(self, pending: str | None, now: datetime) -> bool:
-        """Whether what stands in the table so is this visit's; else the index was behind, and others dealt with it."""
+        """Return whether what stands in the table so is this visit's; else the index was behind, and others dealt with
+        it.
+        """
         if self.hour is not None:
             return pending == self.bucket
         return pending is not None and not hours.is_named(pending, now)
@@ -85,7 +87,7 @@ class HourSweep:
 
 
 def closed_reason(hour: datetime) -> str:
-    """Why what is still pending in this hour ends unbilled."""
+    """Return why what is still pending in this hour ends unbilled."""
     return f"Still pending when its hour could no longer be billed, at {hours.closes_for_good(hour):%Y-%m-%dT%H:%MZ}"
 
 
@@ -96,7 +98,7 @@ _Group = list[IndexedRow]
 
 
 def _named_group(rows: _Group) -> tuple[str, tuple[str, str]]:
-    """What people call them, and what must not be shown of them."""
+    """Return what people call them, and what must not be shown of them."""
     first = rows[0]
     key = group_of(first.license_arn, first.sort_key)
     if key is not None:
@@ -258,7 +260,7 @@ def _expired(key: GroupKey, row: RawRow, now: datetime) -> RowEnd:
 
 
 def name_of_record(entry: StoredAggregate) -> str:
-    """A record in a message, masked."""
+    """Return a record in a message, masked."""
     where = f"{mask(entry.license_arn)} ({digest(entry.license_arn, entry.sort_key)})"
     hour = _own_hour(entry)
     return f"{hours.bucket(hour) if hour else 'no hour'}: a record of license {where}"
@@ -349,7 +351,7 @@ def _refile(visit: HourSweep, moves: Sequence[tuple[StoredAggregate, str]], now:
 
 
 def _place(visit: HourSweep, entry: StoredAggregate, now: datetime) -> RecordEnd | str | None:
-    """What becomes of a record: its end, the hour that it belongs to, or nothing yet."""
+    """Return what becomes of a record: its end, the hour that it belongs to, or nothing yet."""
     own = _own_hour(entry)
     if visit.hour is not None:
         # A record whose key names an hour that is still open is filed wrongly, and not late.

@@ -32,7 +32,8 @@ def ignore(bucket: str, entry: Entry) -> None:
 
 
 def hours_of_sweep(shard: int, now: datetime, as_of: datetime | None = None) -> list[datetime]:
-    """What a sweep looks at: the shard's hours at `as_of` (default: `now`), but none that must not be expired now.
+    """Return what a sweep looks at: the shard's hours at `as_of` (default: `now`), but none that must not be expired
+    now.
 
     A tick names itself as `as_of`: an hour's shard moves on with the clock, and a run that waited, or is made up for
     later, must meet the hours of its tick, for no other shard's sweep of that day meets them.
@@ -108,7 +109,7 @@ def sweep_unreachable(tables: Tables, tell: Tell = ignore, report: Sweep | None 
 
 @dataclass(frozen=True)
 class _Seen:
-    """Whether anything is filed under an hour; or the error that kept us from knowing."""
+    """The content of an hour's index: anything or nothing; or the error that prevented the look."""
 
     hour: datetime
     rows: bool = False

@@ -1,6 +1,7 @@
 """The ledger's files of a sweep: one for each hour in which something ended.
 
-Belongs here: opening and closing them, one at a time. Does not: what is told (sweep), the files themselves (ledger).
+Belongs here: opening and closing them, one at a time. Does not: what is told (sweep), the files themselves
+(sweep_ledger).
 """
 
 from collections.abc import Callable

@@ -29,7 +29,7 @@ _VALUES, _LONGEST_VALUE = 50, 60
 
 @dataclass
 class ExpiredUsage:
-    """What can no longer be billed of one dimension in one hour."""
+    """The usage of one dimension in one hour that can no longer be billed."""
 
     rows: int = 0
     records: int = 0
@@ -44,7 +44,7 @@ class ExpiredUsage:
 
 @dataclass
 class Sweep:
-    """What a sweep of a shard did, in counts; nothing in it names a buyer in full."""
+    """The report of a shard's sweep, in counts; it names no buyer in full."""
 
     buckets: int = 0
     """Hours that were looked at."""
@@ -112,22 +112,22 @@ class Sweep:
 
     @property
     def faults(self) -> list[str]:
-        """The first things that failed, in words, masked."""
+        """Return the first things that failed, in words, masked."""
         return list(self.failures.notes)
 
     @property
     def total(self) -> ExpiredUsage:
-        """All that is lost."""
+        """Return all that is lost."""
         return _sum(self.lost.values())
 
     @property
     def by_dimension(self) -> dict[str, ExpiredUsage]:
-        """What is lost of each dimension."""
+        """Return what is lost of each dimension."""
         return {name: _sum(loss for (_, d), loss in self.lost.items() if d == name) for name in self._parts(1)}
 
     @property
     def by_hour(self) -> dict[str, ExpiredUsage]:
-        """What is lost in each hour."""
+        """Return what is lost in each hour."""
         return {name: _sum(loss for (h, _), loss in self.lost.items() if h == name) for name in self._parts(0)}
 
     def _parts(self, position: int) -> list[str]:

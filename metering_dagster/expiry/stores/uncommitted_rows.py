@@ -44,7 +44,7 @@ def end_uncommitted(
 
 
 def _parts(tables: Tables, key: GroupKey, ends: Sequence[RowEnd], now: datetime) -> Iterator[_Part]:
-    """The rows in as few transactions as hold them."""
+    """Yield the rows in as few transactions as hold them."""
     checks = tables.aggregated.uncommitted(key)
     actions, size, held = list(checks.actions), checks.size, 0
     for position, end in enumerate(ends):

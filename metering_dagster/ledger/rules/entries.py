@@ -1,7 +1,7 @@
 """What the ledger says: one entry for each thing that ended in a run (pure).
 
 Belongs here: the entry, its kinds and outcomes, and what the entries of an hour together say about its present state.
-Does not: where and how entries are stored (files), what a day of them looks like (report).
+Does not: where and how entries are stored (files), what a day of them looks like (daily_report).
 """
 
 from collections import Counter
@@ -13,7 +13,7 @@ from enum import StrEnum
 
 
 class EntryKind(StrEnum):
-    """What an entry is about."""
+    """The subject of an entry."""
 
     RECORD = "record"
     """A group's record, and how it ended."""
@@ -24,7 +24,7 @@ class EntryKind(StrEnum):
 
 
 class EntryOutcome(StrEnum):
-    """How it ended; records and rows carry the words of the tables."""
+    """The end of an entry's subject; records and rows carry the words of the tables."""
 
     SUCCESS = "Success"
     DUPLICATE = "DuplicateRecord"
@@ -69,13 +69,13 @@ class Entry:
 
     @property
     def group(self) -> tuple[str, str, str]:
-        """Which record of the hour it is about."""
+        """Return which record of the hour it is about."""
         return self.license_arn, self.customer_aws_account_id, self.dimension
 
 
 @dataclass(frozen=True)
 class HourSummary:
-    """What earlier runs of an hour left behind, as the ledger remembers it."""
+    """The summary of an hour's earlier runs, as the ledger remembers it."""
 
     duplicates: int = 0
     not_subscribed: int = 0
@@ -96,7 +96,7 @@ BILLED = frozenset({EntryOutcome.SUCCESS.value, EntryOutcome.DRY_RUN.value, Entr
 
 
 def standing_of(entries: Iterable[Entry]) -> HourSummary:
-    """What the entries of one hour amount to. Of a record that was sent again only the last answer counts."""
+    """Return what the entries of one hour amount to. Of a record that was sent again only the last answer counts."""
     records: dict[tuple[str, str, str], Entry] = {}
     rejected: set[tuple[str, str]] = set()
     late: list[Decimal] = []

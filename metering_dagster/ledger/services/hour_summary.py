@@ -1,7 +1,7 @@
 """What the ledger says of one hour by now, read batch by batch.
 
 Belongs here: adding up what went well as it is read, and holding only what did not. Does not: what entries mean
-(entries), a day's report (report).
+(entries), a day's report (daily_report).
 """
 
 from collections import Counter
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def standing_of_hour(ledger: Ledger, bucket: str) -> HourSummary:
-    """The same as `standing_of` all entries of the hour; of those that went well it holds a few columns."""
+    """Return the same as `standing_of` all entries of the hour; of those that went well it holds a few columns."""
     if not ledger.files_of(bucket):
         return HourSummary()
     import pyarrow as pa
@@ -49,7 +49,7 @@ def standing_of_hour(ledger: Ledger, bucket: str) -> HourSummary:
 
 
 def _apart(batch: "pa.Table") -> tuple["pa.Table", "pa.Table"]:
-    """The records that are billed, and everything else."""
+    """Return the records that are billed, and everything else."""
     import pyarrow.compute as pc
 
     good = pc.and_(pc.equal(batch["kind"], EntryKind.RECORD.value), _is_billed(batch["outcome"]))

@@ -9,7 +9,9 @@ GROUP = ["license_arn", "customer_aws_account_id", "dimension"]
 
 
 def in_order_of_time(table: "pa.Table") -> "pa.Table":
-    """The entries by the instant at which they were told; those of a version that did not say it are the oldest."""
+    """Return the entries by the instant at which they were told; those of a version that did not say it are
+    the oldest.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -18,7 +20,7 @@ def in_order_of_time(table: "pa.Table") -> "pa.Table":
 
 
 def last_of_each_group(table: "pa.Table") -> "pa.Table":
-    """The last entry of each group; `table` is in the order of time."""
+    """Return the last entry of each group; `table` is in the order of time."""
     import pyarrow as pa
 
     numbered = table.append_column("number", pa.array(range(table.num_rows), pa.int64()))

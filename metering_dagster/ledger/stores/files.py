@@ -37,7 +37,7 @@ _EPOCH = datetime.fromtimestamp(0, UTC)
 
 
 def default_uri(storage_directory: str) -> str:
-    """Where the ledger lies if no place is named: beside Dagster's storage."""
+    """Return where the ledger lies if no place is named: beside Dagster's storage."""
     return str(Path(storage_directory).parent / "metering_ledger")
 
 
@@ -153,15 +153,15 @@ class Ledger:
 
     @property
     def is_local(self) -> bool:
-        """Whether it lies in a folder."""
+        """Return whether it lies in a folder."""
         return "://" not in self.uri
 
     def file(self, bucket: str, name: str, mode: str, run_id: str) -> LedgerFile:
-        """The file that a run adds for an hour."""
+        """Return the file that a run adds for an hour."""
         return LedgerFile(self, bucket, name, mode, run_id)
 
     def files_of(self, bucket: str) -> list[str]:
-        """The paths of the hour's files, whole ones only."""
+        """Return the paths of the hour's files, whole ones only."""
         if self.is_local:  # an hour without files needs no pyarrow, whose import costs every run
             with self.explained():
                 return sorted(str(path) for path in Path(self.uri).absolute().glob(f"hour={bucket}/*.parquet"))
@@ -173,11 +173,11 @@ class Ledger:
         return sorted(info.path for info in found if info.path.endswith(".parquet"))
 
     def read_hour(self, bucket: str) -> list[Entry]:
-        """Every entry of one hour; none where the ledger does not know it."""
+        """Return every entry of one hour; none where the ledger does not know it."""
         return [entry for batch in self.batches_of(bucket) for entry in entries_of(batch)]
 
     def batches_of(self, bucket: str) -> Iterator["pa.Table"]:
-        """The hour's entries, so many at a time as a run held when it wrote them."""
+        """Yield the hour's entries, so many at a time as a run held when it wrote them."""
         paths = self.files_of(bucket)
         if not paths:
             return
@@ -198,7 +198,7 @@ class Ledger:
                     yield _in_our_columns(table, path)
 
     def table_of_hour(self, bucket: str) -> "pa.Table | None":
-        """The hour's entries as one table, with the columns of `Entry`, `mode` and `run_id`."""
+        """Return the hour's entries as one table, with the columns of `Entry`, `mode` and `run_id`."""
         if not self.files_of(bucket):
             return None
         import pyarrow as pa
@@ -207,7 +207,9 @@ class Ledger:
 
     @cached_property
     def filesystem(self) -> tuple[Any, str]:
-        """The file system, and the root's path in it. S3 by the AWS SDK's own credentials, in the bucket's Region."""
+        """Return the file system, and the root's path in it. S3 by the AWS SDK's own credentials, in the bucket's
+        Region.
+        """
         from pyarrow import fs
 
         with self.explained():
@@ -233,7 +235,7 @@ class Ledger:
             ), root
 
     def explained(self) -> "_Explained":
-        """A block whose errors of the file system come out in words."""
+        """Return a block whose errors of the file system come out in words."""
         return _Explained(self.uri)
 
 
@@ -251,7 +253,7 @@ def _make_private(file: Path) -> None:
 
 
 def _fault_of(found: "pa.Schema") -> str:
-    """Why a file with these columns is none of the ledger, whichever version wrote it; empty if it is one."""
+    """Return why a file with these columns is none of the ledger, whichever version wrote it; empty if it is one."""
     ours = _schema()
     if not any(name in found.names for name in _KEYS):
         return "it has other columns"
@@ -264,7 +266,7 @@ def _fault_of(found: "pa.Schema") -> str:
 
 
 def _fits(found: "pa.DataType", ours: "pa.DataType") -> bool:
-    """Whether values of the one type mean the same in the other: texts, decimals, integers, instants."""
+    """Return whether values of the one type mean the same in the other: texts, decimals, integers, instants."""
     from pyarrow import types
 
     if types.is_dictionary(found):
@@ -280,7 +282,7 @@ def _fits(found: "pa.DataType", ours: "pa.DataType") -> bool:
 
 
 def _in_our_columns(table: "pa.Table", path: str) -> "pa.Table":
-    """The entries with our columns in our order; null what a file of another version lacks."""
+    """Return the entries with our columns in our order; null what a file of another version lacks."""
     import pyarrow as pa
 
     ours, missing = _schema(), pa.nulls(table.num_rows)
@@ -305,7 +307,7 @@ def _on_disk(path: str) -> None:
 
 
 def entries_of(table: "pa.Table") -> Iterator[Entry]:
-    """The entries of one batch."""
+    """Yield the entries of one batch."""
     import pyarrow as pa
 
     names = [f.name for f in fields(Entry) if f.name != "bucket"]
@@ -341,7 +343,7 @@ def _text(value: object) -> str | None:
 
 
 def _storable(value: Decimal) -> Decimal | None:
-    """The value if the column holds it exactly, else None: a rejected row's quantity may be any number."""
+    """Return the value if the column holds it exactly, else None: a rejected row's quantity may be any number."""
     if not value.is_finite() or abs(value) >= Decimal(10) ** (_DIGITS - _DECIMALS):
         return None
     exponent = value.normalize().as_tuple().exponent

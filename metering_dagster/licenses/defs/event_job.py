@@ -1,6 +1,6 @@
 """The job that applies the marketplace's lifecycle events.
 
-Belongs here: the job, its op, what a person reads of a run. Does not: applying (application), when it runs
+Belongs here: the job, its op, what a person reads of a run. Does not: applying (event_application), when it runs
 (event_sensor).
 """
 
@@ -57,7 +57,7 @@ def apply_marketplace_events() -> None:
 
 
 def _failure(report: "ApplicationReport", fault: MeteringError) -> str:
-    """The store's own words, and how far the run came."""
+    """Return the store's own words, and how far the run came."""
     done = f"{report.applied} events were applied and {report.unchanged} had been before."
     if not report.refused:
         return f"{fault} {done}"
@@ -81,7 +81,7 @@ def _metadata(mode: str, report: "ApplicationReport") -> dict[str, dg.MetadataVa
 
 
 def _list(name: str, words: Sequence[str]) -> dict[str, dg.MetadataValue]:
-    """The first of them as a list; nothing where there are none."""
+    """Return the first of them as a list; nothing where there are none."""
     if not words:
         return {}
     more = [f"and {len(words) - _SHOWN} more"] if len(words) > _SHOWN else []

@@ -20,7 +20,7 @@ PAUSE_AFTER_FAILURE = timedelta(minutes=5)
 
 
 def marketplace_events_sensor(settings: Settings) -> dg.SensorDefinition:
-    """`marketplace_events`: asks for a run when something waits in the queue."""
+    """Return `marketplace_events`: asks for a run when something waits in the queue."""
 
     @dg.sensor(
         name="marketplace_events",

@@ -1,6 +1,7 @@
 """The sensors of the flush window: is there anything to flush, is a window to be closed?
 
-Belongs here: intervals, what a tick looks up and asks for, its words. Does not: the looking (flush_search, closing).
+Belongs here: intervals, what a tick looks up and asks for, its words. Does not: the looking (flush_search,
+finalization).
 """
 
 from datetime import datetime
@@ -24,7 +25,7 @@ Answer = dg.RunRequest | dg.SkipReason
 def license_sensors(
     settings: Settings, flush: dg.JobDefinition, finalize: dg.JobDefinition
 ) -> list[dg.SensorDefinition]:
-    """`deprovisioning_flush` and `deprovisioned_finalizer`."""
+    """Return `deprovisioning_flush` and `deprovisioned_finalizer`."""
     status = dg.DefaultSensorStatus.RUNNING if settings.running else dg.DefaultSensorStatus.STOPPED
 
     @dg.sensor(

@@ -21,11 +21,13 @@ class FlushHour:
 
     @property
     def bucket(self) -> str:
-        """The hour as the tables name it."""
+        """Return the hour as the tables name it."""
         return hours.bucket(self.hour)
 
 
 def hours_to_flush(now: datetime, windows: Windows) -> list[FlushHour]:
-    """The hours that a flush at `now` looks at, oldest first: what is about to leave its own window goes first."""
+    """Return the hours that a flush at `now` looks at, oldest first: what is about to leave its own window
+    goes first.
+    """
     found = (FlushHour(hour, buyers_of(hour, now, windows)) for hour in hours.billable_hours(now))
     return [each for each in found if each.buyers]

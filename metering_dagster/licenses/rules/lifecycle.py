@@ -1,7 +1,7 @@
 """What an event does to a subscriber's row (domain: lifecycle events). Pure.
 
 Belongs here: which row an event is about, what it changes in it, what an earlier or repeated one no longer changes.
-Does not: reading events (events), finding and writing rows (subscribers).
+Does not: reading events (lifecycle_event), finding and writing rows (subscriber_rows).
 
 Events come at least once and in any order, and whatever the order, one row comes of them:
 - A license goes one way, from active over deprovisioning to inactive; of several expiries the earliest stands.
@@ -43,7 +43,7 @@ class SubscriberRow:
 
 
 def creates(event: LifecycleEvent) -> bool:
-    """Whether the event makes a row where there is none: one about a license, which names its key in full.
+    """Return whether the event makes a row where there is none: one about a license, which names its key in full.
 
     A deprovisioning does so as well, so that an older `License Updated` that comes later does not revive the license.
     """
@@ -51,7 +51,7 @@ def creates(event: LifecycleEvent) -> bool:
 
 
 def concerns(row: SubscriberRow, event: LifecycleEvent) -> bool:
-    """Whether the event is about this row, which was found by what the event names.
+    """Return whether the event is about this row, which was found by what the event names.
 
     What is said of an agreement is nothing to a license that has another one, or of which none is known yet: it waits
     for the `License Updated` that says so, lest it be taken for what is said of the agreement that comes then. A
@@ -68,7 +68,9 @@ def concerns(row: SubscriberRow, event: LifecycleEvent) -> bool:
 
 
 def change_of(row: SubscriberRow | None, event: LifecycleEvent) -> SubscriberRow | None:
-    """The row as the event wants it; None where nothing is to change. No row is made but by an event that `creates`."""
+    """Return the row as the event wants it; None where nothing is to change. No row is made but by an event that
+    `creates`.
+    """
     if row is None:
         if not creates(event):
             return None
@@ -118,7 +120,7 @@ def _deprovisioned(row: SubscriberRow, event: LifecycleEvent) -> SubscriberRow:
 
 
 def _set(row: SubscriberRow, event: LifecycleEvent, **values: str | None) -> SubscriberRow:
-    """The row with those of the values that the event names and that are news to it."""
+    """Return the row with those of the values that the event names and that are news to it."""
     news = {name: value for name, value in values.items() if value and _is_news(row, event, name, value)}
     if not news:
         return row
@@ -126,7 +128,7 @@ def _set(row: SubscriberRow, event: LifecycleEvent, **values: str | None) -> Sub
 
 
 def _is_news(row: SubscriberRow, event: LifecycleEvent, name: str, value: str) -> bool:
-    """Whether the event's value replaces the row's: it is later, or, of the same instant, the greater text.
+    """Return whether the event's value replaces the row's: it is later, or, of the same instant, the greater text.
 
     So an end stands against whatever else happened to the agreement in that instant. A value whose instant is not known
     was written by others, and is older than any event.

@@ -135,7 +135,7 @@ def _account(text: str | None) -> str | None:
 
 
 def _object(holder: Mapping[str, object], name: str, path: str) -> Mapping[str, object]:
-    """An object within an object; an empty one where it is absent or null."""
+    """Return an object within an object; an empty one where it is absent or null."""
     value = holder.get(name)
     if value is None:
         return {}
@@ -145,7 +145,7 @@ def _object(holder: Mapping[str, object], name: str, path: str) -> Mapping[str, 
 
 
 def _leaf(detail: Mapping[str, object], part: str, name: str, longest: int = MAX_TEXT) -> str | None:
-    """A text of the detail; None where it is absent, null or empty."""
+    """Return a text of the detail; None where it is absent, null or empty."""
     path = f"detail.{part}.{name}"
     value = _object(detail, part, f"detail.{part}").get(name)
     if value is None or value == "":

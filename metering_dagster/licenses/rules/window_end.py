@@ -1,7 +1,7 @@
 """When a flush window is over (domain: finalizing). Pure.
 
 Belongs here: the end of a window, which is closed first, what is known of one and how it is named. Does not: what is
-lost then (closing), writing it (closing_store).
+lost then (finalization), writing it (open_windows).
 """
 
 from dataclasses import dataclass
@@ -31,12 +31,12 @@ class OpenWindow:
 
     @property
     def has_readable_expiry(self) -> bool:
-        """Whether its expiry says when it ends."""
+        """Return whether its expiry says when it ends."""
         return instant_of(self.expiry) is not None
 
 
 def end_of(window: OpenWindow) -> datetime | None:
-    """When it ends: at its expiry, else an hour after its row was written; None where neither says a time."""
+    """Return when it ends: at its expiry, else an hour after its row was written; None where neither says a time."""
     expiry, written = instant_of(window.expiry), instant_of(window.updated_at)
     if expiry is not None:
         return expiry
@@ -44,7 +44,9 @@ def end_of(window: OpenWindow) -> datetime | None:
 
 
 def is_over(window: OpenWindow, now: datetime) -> bool:
-    """Whether it is to be closed. One that never says when it ends is closed at once, or it would stay for ever."""
+    """Return whether it is to be closed. One that never says when it ends is closed at once, or it would stay
+    for ever.
+    """
     end = end_of(window)
     return end is None or now >= end
 

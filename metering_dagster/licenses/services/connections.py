@@ -21,7 +21,7 @@ SHADOW = (
 
 
 def events_queue_of(deployment: "Deployment") -> "EventsQueue":
-    """The queue of lifecycle events; `SettingsError` where none is named, or in shadow mode."""
+    """Return the queue of lifecycle events; `SettingsError` where none is named, or in shadow mode."""
     from metering_dagster.licenses.stores.events_queue import EventsQueue
 
     url = deployment.settings.events_queue_url
@@ -33,7 +33,7 @@ def events_queue_of(deployment: "Deployment") -> "EventsQueue":
 
 
 def subscribers_of(deployment: "Deployment") -> "Subscribers":
-    """The subscribers table as the lifecycle writes it."""
+    """Return the subscribers table as the lifecycle writes it."""
     from metering_dagster.licenses.stores.subscriber_rows import Subscribers
 
     read = deployment.tables.subscribers

@@ -34,7 +34,7 @@ And of the time that a run of the job is given, where that is less.
 
 
 class Effect(Enum):
-    """What came of one event."""
+    """The result of one event."""
 
     APPLIED = "applied"
     UNCHANGED = "unchanged"
@@ -46,7 +46,7 @@ class Effect(Enum):
 
 @dataclass
 class ApplicationReport:
-    """What one run did with the queue."""
+    """The report of one run on the queue."""
 
     received: int = 0
     by_kind: Counter[str] = field(default_factory=Counter)
@@ -165,6 +165,6 @@ def apply_event(
 
 
 def _named(event: LifecycleEvent) -> str:
-    """Whom the event is about, masked."""
+    """Return whom the event is about, masked."""
     named = {"license": event.license_arn, "agreement": event.agreement_id}
     return ", ".join(f"{what} {mask(name)} ({digest(name)})" for what, name in named.items() if name)

@@ -1,7 +1,7 @@
 """Close the flush windows that are over, and say what is lost by it (no Dagster).
 
 Belongs here: what is still pending of buyers whose windows close, the order of telling and writing, what goes wrong
-with one of them. Does not: when a window is over (closing_rules), how a person reads of it (finalize_job).
+with one of them. Does not: when a window is over (window_end), how a person reads of it (finalize_job).
 
 Lost is what AWS Marketplace will hardly take any more: the hour's own runs still send it, and then hear
 `CustomerNotSubscribed`.
@@ -36,7 +36,7 @@ a run that is ended has closed all portions but the last."""
 
 @dataclass
 class UnbilledUsage:
-    """What is pending of one buyer in one hour when the window closes."""
+    """One buyer's pending usage in one hour when the window closes."""
 
     buyer: Buyer
     bucket: str
@@ -59,7 +59,7 @@ class UnbilledUsage:
 
 @dataclass
 class Closing:
-    """What a visit of the finalizer did."""
+    """The report of a finalizer's visit."""
 
     open: int = 0
     """Windows that were open."""

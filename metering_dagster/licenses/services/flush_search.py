@@ -28,7 +28,7 @@ SEARCHERS = 8
 
 @dataclass(frozen=True)
 class Need:
-    """Whether a flush is needed."""
+    """The need for a flush."""
 
     windows: int
     """Buyers whose flush window is open."""
@@ -37,14 +37,14 @@ class Need:
 
 
 def pending_hours(probe: "Probe", wanted: Sequence[FlushHour]) -> list[FlushHour]:
-    """Those of the hours in which something is pending, in either table. In each it stops at the first find."""
+    """Return those of the hours in which something is pending, in either table. In each it stops at the first find."""
     with _searching() as search:
         found = [search.start(probe, each) for each in wanted]
         return [each for each, future in zip(wanted, found, strict=True) if future.result()]
 
 
 def need_of_flush(probe: "Probe", now: datetime, seconds: float) -> Need:
-    """Whether anything at all is pending of the buyers whose window is open: it stops at the first find.
+    """Return whether anything at all is pending of the buyers whose window is open: it stops at the first find.
 
     Raises `UnreachableError` where that takes longer than `seconds`, and what the tables raise.
     """

@@ -1,7 +1,7 @@
 """The queue that brings the marketplace's lifecycle events (SQS).
 
-Belongs here: looking, receiving, deleting, and SQS' errors in words. Does not: what a message says (events), when it
-may be deleted (application).
+Belongs here: looking, receiving, deleting, and SQS' errors in words. Does not: what a message says (lifecycle_event),
+when it may be deleted (event_application).
 """
 
 from collections.abc import Sequence
@@ -44,7 +44,7 @@ class Message:
 
 @dataclass(frozen=True)
 class QueueState:
-    """What the queue says of itself; its counts are approximate."""
+    """The state of the queue by its own counts, which are approximate."""
 
     waiting: int
     in_other_hands: int
@@ -62,7 +62,7 @@ class EventsQueue:
         self.client, self.url = client, url
 
     def state(self) -> QueueState:
-        """How much waits, and how the queue is set up."""
+        """Return how much waits, and how the queue is set up."""
         with _Explained(self):
             found = self.client.get_queue_attributes(QueueUrl=self.url, AttributeNames=_ATTRIBUTES)
         attributes = found.get("Attributes") or {}

@@ -1,7 +1,7 @@
 """The subscribers table as the finalizer uses it: the windows that are open, and closing one.
 
 Belongs here: reading the rows that carry the flag, the conditional write that takes it away. Does not: when a window is
-over (closing_rules), what is lost then (closing), any other write of a subscriber.
+over (window_end), what is lost then (finalization), any other write of a subscriber.
 """
 
 from datetime import datetime
@@ -25,7 +25,7 @@ class ClosingStore:
         self.client, self.table = client, table
 
     def open_windows(self) -> list[OpenWindow]:
-        """Every window that is open: found by the sparse index, and read again consistently."""
+        """Return every window that is open: found by the sparse index, and read again consistently."""
         return [
             OpenWindow((item[_HASH]["S"], item[_RANGE]["S"]), value(item, EXPIRY), value(item, "updatedAt"))
             for item in open_windows(self.client, self.table)

@@ -1,7 +1,7 @@
 """The subscribers table as the licenses' lifecycle reads and writes it (domain: the tables).
 
 Belongs here: finding the rows that an event may be about, writing one on the condition that it still is what was read.
-Does not: what an event changes (lifecycle), how often it is tried (application).
+Does not: what an event changes (lifecycle), how often it is tried (event_application).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -63,7 +63,8 @@ class Subscribers:
             })  # fmt: skip
 
     def rows_of(self, event: LifecycleEvent) -> list[EventTarget]:
-        """What the event may be about: the key that it names, else the license's rows, else those of its agreement.
+        """Return what the event may be about: the key that it names, else the license's rows, else those of its
+        agreement.
 
         All are read consistently; the index only says where to look, and may lag behind.
         """
@@ -112,7 +113,7 @@ class Subscribers:
 
 
 def _request(found: EventTarget, sets: Mapping[str, Any], removes: Sequence[str]) -> dict[str, Any]:
-    """An update on the condition that the row, with all that was decided from, is what was read."""
+    """Return an update on the condition that the row, with all that was decided from, is what was read."""
     decided_from = list(_ATTRIBUTES.values())
     alias = {name: f"#a{number}" for number, name in enumerate(dict.fromkeys([*decided_from, *sets]))}
     values = {}
@@ -150,7 +151,7 @@ def _row(key: tuple[str, str], item: Item) -> SubscriberRow:
 
 
 def _instants(stored: object) -> dict[str, datetime]:
-    """The instants that are; whatever else stands there says nothing."""
+    """Return the instants that are; whatever else stands there says nothing."""
     if not isinstance(stored, Mapping):
         return {}
     fields = {attribute: name for name, attribute in _ATTRIBUTES.items()}
@@ -159,7 +160,7 @@ def _instants(stored: object) -> dict[str, datetime]:
 
 
 def _values(row: SubscriberRow) -> dict[str, Any]:
-    """A row's attributes in DynamoDB's typed JSON; None for those that it has not."""
+    """Return a row's attributes in DynamoDB's typed JSON; None for those that it has not."""
     values = {
         attribute: None if (text := getattr(row, name)) is None else {"S": text}
         for name, attribute in _ATTRIBUTES.items()

@@ -19,7 +19,7 @@ MODE_TAG = "metering/mode"
 
 
 def mode_of(settings: Settings) -> str:
-    """The mode as the assets show it."""
+    """Return the mode as the assets show it."""
     return settings.mode.value if settings.mode else "not-set"
 
 
@@ -28,7 +28,7 @@ def _table(schema: dg.TableSchema, name: str | None) -> dict[str, Any]:
 
 
 def external_assets(settings: Settings) -> list[dg.AssetSpec]:
-    """What others write: lineage starts here."""
+    """Return what others write: lineage starts here."""
     mode = mode_of(settings)
     tags = {MODE_TAG: mode}
     return [
@@ -60,7 +60,7 @@ def external_assets(settings: Settings) -> list[dg.AssetSpec]:
 def hourly_assets(
     settings: Settings, partitions: dg.HourlyPartitionsDefinition | None = None
 ) -> list[dg.AssetsDefinition]:
-    """`pending_usage` → `aggregated_usage` → `metered_usage`; each says in which mode it runs."""
+    """Return `pending_usage` → `aggregated_usage` → `metered_usage`; each says in which mode it runs."""
     mode, partitions = mode_of(settings), partitions or hourly()
 
     def about(text: str) -> str:
@@ -128,7 +128,7 @@ def hourly_assets(
 
 
 def _with_checks(asset: str, names: Iterable[str], outputs: Any) -> dict[str, Any]:
-    """A graph's outputs: the asset, and each check under the name by which Dagster finds it."""
+    """Return a graph's outputs: the asset, and each check under the name by which Dagster finds it."""
     return {"result": outputs.result} | {f"{asset}_{name}": getattr(outputs, name) for name in names}
 
 

@@ -34,7 +34,7 @@ _WARN, _ERROR = dg.AssetCheckSeverity.WARN, dg.AssetCheckSeverity.ERROR
 
 
 def specs(asset: str, checks: Mapping[str, str], partitions: dg.PartitionsDefinition[str]) -> list[dg.AssetCheckSpec]:
-    """The checks of one asset, one result for each partition."""
+    """Return the checks of one asset, one result for each partition."""
     with used_knowingly():  # checks by partition
         return [
             dg.AssetCheckSpec(name, asset=asset, description=description, partitions_def=partitions)
@@ -43,12 +43,12 @@ def specs(asset: str, checks: Mapping[str, str], partitions: dg.PartitionsDefini
 
 
 def outs(checks: Mapping[str, str]) -> dict[str, dg.Out]:
-    """An op's outputs for its checks; a run that is refused, or is none of an asset, answers none of them."""
+    """Return an op's outputs for its checks; a run that is refused, or is none of an asset, answers none of them."""
     return {name: dg.Out(dg.Nothing, is_required=False, description=text) for name, text in checks.items()}
 
 
 def of_aggregation(done: "Aggregation", standing: HourSummary, rejected_before: int) -> list[dg.AssetCheckResult]:
-    """`rejected_before`: rows that earlier runs rejected and that still are."""
+    """Return `rejected_before`: rows that earlier runs rejected and that still are."""
     late_rows = max(standing.late_rows, done.late_rows)
     rejected = max(rejected_before, done.rejected.total(), done.holding_rows)
     failed = done.failures.total
@@ -82,13 +82,15 @@ def of_aggregation(done: "Aggregation", standing: HourSummary, rejected_before: 
 
 
 def lost_elsewhere(bucket: str, rows: int, found_in: str) -> dg.AssetCheckEvaluation:
-    """The answer for an hour whose rows were found under another hour's name, too late to be billed."""
+    """Return the answer for an hour whose rows were found under another hour's name, too late to be billed."""
     words = f"{rows} rows of {bucket} were filed under {found_in} and found too late: no bill holds them."
     return _late(bucket, words, {"late_rows": rows, "found_in": found_in})
 
 
 def late_in_flush(bucket: str, done: "Aggregation") -> dg.AssetCheckEvaluation:
-    """The answer for an hour of which a flush found usage that came after an earlier flush had fixed its group."""
+    """Return the answer for an hour of which a flush found usage that came after an earlier flush had fixed
+    its group.
+    """
     words = (
         f"Late rows of deprovisioning licenses: {done.late_rows}, of {number_text(done.late)}: they came after an "
         "earlier flush had billed their groups."
@@ -97,7 +99,7 @@ def late_in_flush(bucket: str, done: "Aggregation") -> dg.AssetCheckEvaluation:
 
 
 def _late(bucket: str, words: str, metadata: Mapping[str, int | float | str]) -> dg.AssetCheckEvaluation:
-    """`no_late_usage` of this hour fails, whoever found that out."""
+    """Return `no_late_usage` of this hour fails, whoever found that out."""
     return dg.AssetCheckEvaluation(
         asset_key=dg.AssetKey("aggregated_usage"),
         check_name="no_late_usage",
@@ -112,7 +114,9 @@ def _late(bucket: str, words: str, metadata: Mapping[str, int | float | str]) ->
 def of_submission(
     closes_at: datetime, done: "Submission", standing: HourSummary, pending: tuple[int, int]
 ) -> list[dg.AssetCheckResult]:
-    """`closes_at`: the end of the hour's window; `pending`: raw rows and aggregates that are pending after the run."""
+    """Return `closes_at`: the end of the hour's window; `pending`: raw rows and aggregates that are pending after the
+    run.
+    """
     left = done.left.total()
     rejected = max(standing.rejected_records, done.rejected.total())
     codes = ", ".join(sorted(done.rejected)) or "see the ledger"

@@ -1,6 +1,7 @@
 """What can be looked up about one hour: Dagster's own record of its runs, and the sparse indexes of the tables.
 
-Belongs here: the looking up, for ticks and for whoever asks whether an hour is closed. Does not: what it means (ticks).
+Belongs here: the looking up, for ticks and for whoever asks whether an hour is closed. Does not: what it means
+(run_decision).
 """
 
 import dagster as dg
@@ -26,12 +27,12 @@ class HourEvidence:
         """What was found in the event log and not understood, in words for people."""
 
     def is_running(self) -> bool:
-        """Whether a run of the hour is queued or under way."""
+        """Return whether a run of the hour is queued or under way."""
         filters = dg.RunsFilter(tags={"dagster/partition": self.bucket}, statuses=UNDER_WAY)
         return bool(self.instance.get_run_ids(filters, limit=1))
 
     def last_run(self) -> LastRun | None:
-        """The last run of the hour that went through in this mode."""
+        """Return the last run of the hour that went through in this mode."""
         found = last_materialization(self.instance, METERED, self.bucket)
         if found is None:
             return None
@@ -43,7 +44,9 @@ class HourEvidence:
         return LastRun(ended, held + zero, aggregates, zero_rows=zero)
 
     def _waiting_rows(self) -> tuple[int, int]:
-        """The rows that the last run itself held, and left waiting at zero; whatever else is pending came later."""
+        """Return the rows that the last run itself held, and left waiting at zero; whatever else is pending
+        came later.
+        """
         found = last_materialization(self.instance, AGGREGATED, self.bucket)
         if found is None:
             return 0, 0
@@ -51,8 +54,9 @@ class HourEvidence:
         return held, zero
 
     def _counts(self, asset: dg.AssetKey, shown: Metadata, *names: str) -> list[int]:
-        """These counts of the metadata. Where one is none nothing is known to be left: then all that is pending is
-        work, and gets a run."""
+        """Return these counts of the metadata. Where one is none nothing is known to be left: then all that is pending
+        is work, and gets a run.
+        """
         counts = [count_of(shown, name) for name in names]
         known = [count for count in counts if count is not None]
         if len(known) == len(names):
@@ -66,12 +70,14 @@ class HourEvidence:
         return [0] * len(names)
 
     def pending(self, expected: LastRun | None) -> PendingFound:
-        """What is pending, counted one beyond what the last run left."""
+        """Return what is pending, counted one beyond what the last run left."""
         rows, aggregates = (expected.pending_rows, expected.pending_aggregates) if expected else (0, 0)
         return self.count(1 + rows, 1 + aggregates)
 
     def has_commits(self) -> bool:
-        """Whether any group of the hour was committed by us; yes where that cannot be looked up: then a run looks."""
+        """Return whether any group of the hour was committed by us; yes where that cannot be looked up: then a run
+        looks.
+        """
         from metering_dagster.metering.stores.aggregated_table import has_commits
 
         try:
@@ -82,7 +88,7 @@ class HourEvidence:
             return True
 
     def count(self, most_rows: int, most_aggregates: int) -> PendingFound:
-        """What is pending, counted no further than that; a look that fails says why."""
+        """Return what is pending, counted no further than that; a look that fails says why."""
         try:
             probe = self.deployment.probe
             rows = probe.rows.count(self.bucket, most_rows, self.until)

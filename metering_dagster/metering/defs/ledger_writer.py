@@ -1,7 +1,7 @@
 """What the steps of an hour tell the ledger, and what it remembers of earlier runs.
 
-Belongs here: which file a step tells in, that an unwritable one stops no billing. Does not: what is told (telling), the
-files themselves (ledger).
+Belongs here: which file a step tells in, that an unwritable one stops no billing. Does not: what is told
+(ledger_entries), the files themselves (sweep_ledger).
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def ledger_file(
     context: dg.OpExecutionContext, deployment: "Deployment", hour: str, found_in: str | None = None
 ) -> LedgerFile:
-    """The file in which this step tells what ended; a step that is tried again tells in a file of its own.
+    """Return the file in which this step tells what ended; a step that is tried again tells in a file of its own.
 
     `found_in` is the hour that was visited, where that is another one: the run may visit `hour` as well (a flush does).
     """
@@ -43,7 +43,7 @@ class Telling:
         self.files: dict[str, LedgerFile] = {}
 
     def __enter__(self) -> Callable[[Entry], None]:
-        """Who hears of what ended: in shadow mode nobody, for nothing did."""
+        """Return who hears of what ended: in shadow mode nobody, for nothing did."""
         return self._tell if self.deployment.tables.writes else lambda _: None
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
@@ -61,7 +61,7 @@ class Telling:
 
 
 def standing_so_far(context: dg.OpExecutionContext, deployment: "Deployment", hour: str) -> HourSummary:
-    """What all runs of the hour so far left behind; nothing, with a warning, where the ledger cannot be read."""
+    """Return what all runs of the hour so far left behind; nothing, with a warning, where the ledger cannot be read."""
     try:
         return standing_of_hour(deployment.ledger(context.instance.storage_directory()), hour)
     except MeteringError as error:

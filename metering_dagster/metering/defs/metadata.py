@@ -30,7 +30,7 @@ def of_closed_hour(mode: str, words: str) -> Metadata:
 
 
 def of_discovery(mode: str, found: "Discovery") -> Metadata:
-    """What was pending."""
+    """Return what was pending."""
     shown: Metadata = {
         "mode": dg.MetadataValue.text(str(mode)),
         "dagster/partition_row_count": dg.MetadataValue.int(found.rows),
@@ -57,7 +57,7 @@ def of_discovery(mode: str, found: "Discovery") -> Metadata:
 
 
 def of_aggregation(mode: str, done: "Aggregation") -> Metadata:
-    """What was committed, held, waiting, rejected and late."""
+    """Return what was committed, held, waiting, rejected and late."""
     shown: Metadata = {
         "mode": dg.MetadataValue.text(str(mode)),
         "dagster/partition_row_count": dg.MetadataValue.int(done.committed),
@@ -93,7 +93,7 @@ def of_submission(
     pending: tuple[int, int],
     ledger: str | None,
 ) -> Metadata:
-    """What is billed of the hour by now, what this run did, what is left.
+    """Return what is billed of the hour by now, what this run did, what is left.
 
     The hour by now is as the ledger says (`standing`), or where that knows less, as this run says. `pending` are the
     raw rows and aggregates that still wait.
@@ -143,7 +143,7 @@ def _statuses(ended: Mapping[str, int], run: Mapping[str, int]) -> Metadata:
 
 
 def _quantity(value: Decimal) -> dg.MetadataValue:
-    """A number that plots over the partitions; the exact one is in the table of dimensions."""
+    """Return a number that plots over the partitions; the exact one is in the table of dimensions."""
     return dg.MetadataValue.float(float(value))
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class HourConfig(dg.Config):
-    """What a person may say about one run; every default is safe, for backfills carry no config."""
+    """The settings of one run; every default is safe, for backfills carry no config."""
 
     ignore_lock: bool = Field(
         default=False,
@@ -179,8 +179,8 @@ def _pending_of(deployment: Deployment, hour: str) -> tuple[int, int]:
 def _visit(
     context: dg.OpExecutionContext, config: HourConfig, deployment: Deployment
 ) -> tuple[Deployment, "Slice", str | None, LicenseScope]:
-    """What a step works with, if the hour may be metered; why nothing is to be done, of one past its window; and whose
-    usage it is about.
+    """Return what a step works with, if the hour may be metered; why nothing is to be done, of one past its window; and
+    whose usage it is about.
 
     The hour is the run's partition, and everybody's. A mapped step is a flush's: of the hour that its key names, and of
     the buyers whose window is open.

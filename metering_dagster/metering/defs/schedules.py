@@ -1,7 +1,7 @@
 """The 23 schedules of the meter offsets, from one factory.
 
-Belongs here: names, tags, which hours a tick looks at. Does not: what it looks up (evidence), whether it asks for a run
-(ticks).
+Belongs here: names, tags, which hours a tick looks at. Does not: what it looks up (hour_status), whether it asks for a
+run (run_decision).
 """
 
 import time
@@ -23,7 +23,7 @@ _PROBE_SECONDS = 30.0
 
 
 def meter_schedules(settings: Settings, first_hour: datetime = FIRST_HOUR) -> list[dg.ScheduleDefinition]:
-    """`meter_offset_01` to `meter_offset_23`: together they look after every hour that can be billed.
+    """Return `meter_offset_01` to `meter_offset_23`: together they look after every hour that can be billed.
 
     `first_hour` is that of the first partition.
     """

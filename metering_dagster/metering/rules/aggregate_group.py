@@ -1,7 +1,7 @@
 """What becomes of a group: rejected, held, waiting at zero, or committed (domain: terminal states). Pure.
 
 Belongs here: the faults of a whole group, the fold of its rows into one aggregate, holds, zeros, last call.
-Does not: reading and writing (aggregation), what happens after a commit (counted).
+Does not: reading and writing (aggregation), what happens after a commit (committed_rows).
 """
 
 import re
@@ -53,7 +53,7 @@ class Aggregate:
 
 
 class GroupOutcome(StrEnum):
-    """What is to be done with a group now."""
+    """The next step for a group."""
 
     NOTHING = "nothing"
     """No good row is pending."""
@@ -72,7 +72,7 @@ class GroupOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a visit makes of one uncommitted group."""
+    """The verdict of a visit on one uncommitted group."""
 
     outcome: GroupOutcome
     bad: tuple[tuple[RawRow, Reason], ...] = ()
@@ -107,7 +107,7 @@ def judge_group(
 
 
 def _weighed(commit: Verdict, standing: Sequence[RawRow], *, last_call: bool) -> Verdict:
-    """The verdict, or a hold or a wait at zero, where the last call has not come."""
+    """Return the verdict, or a hold or a wait at zero, where the last call has not come."""
     if (commit.bad or standing) and not last_call:
         return replace(commit, outcome=GroupOutcome.HOLD, aggregate=None)
     if commit.aggregate is not None and commit.aggregate.quantity == 0 and not last_call:
@@ -149,13 +149,15 @@ def judge_recounted(
 
 
 def as_others_read(row: RawRow) -> RawRow:
-    """The row with a numeric string as its number, and without its `timestamp`, for any spelling of that is right."""
+    """Return the row with a numeric string as its number, and without its `timestamp`, for any spelling of that is
+    right.
+    """
     number = readable_number(row.quantity)
     return replace(row, quantity=row.quantity if number is None else number, timestamp=None)
 
 
 def belongs(key: GroupKey, row: RawRow) -> bool:
-    """Whether a row found under the group's key prefix is of this group.
+    """Return whether a row found under the group's key prefix is of this group.
 
     One that names no time is, for it holds the group; one whose longer dimension merely begins like it is not.
     """
@@ -166,14 +168,14 @@ def belongs(key: GroupKey, row: RawRow) -> bool:
 def judge_pending(
     rows: Iterable[RawRow], quantities: Quantities
 ) -> tuple[tuple[tuple[RawRow, Reason], ...], tuple[BillableRow, ...]]:
-    """The pending rows, judged one by one: the bad ones with their faults, and the good ones."""
+    """Return the pending rows, judged one by one: the bad ones with their faults, and the good ones."""
     judged = [(row, judge(row, quantities)) for row in rows if row.pending is not None]
     bad = tuple((row, found) for row, found in judged if isinstance(found, Reason))
     return bad, tuple(found for _, found in judged if isinstance(found, BillableRow))
 
 
 def fold(key: GroupKey, usages: Sequence[BillableRow], now: datetime, quantities: Quantities) -> Aggregate | Reason:
-    """The aggregate of these rows, or the first fault of the group as a whole."""
+    """Return the aggregate of these rows, or the first fault of the group as a whole."""
     identifier = None
     if key.is_legacy:
         found = legacy_identifier(u.row.customer_identifier for u in usages)
@@ -185,7 +187,7 @@ def fold(key: GroupKey, usages: Sequence[BillableRow], now: datetime, quantities
 
 
 def legacy_identifier(stored: Iterable[object]) -> str | Reason | None:
-    """The one customer that a legacy group's rows name, if any does.
+    """Return the one customer that a legacy group's rows name, if any does.
 
     A legacy group is one buyer's: where its rows name different customers, nobody can be billed for it. What is no
     text names nobody.
@@ -202,7 +204,7 @@ def legacy_identifier(stored: Iterable[object]) -> str | Reason | None:
 
 
 def _fold_allocations(usages: Sequence[BillableRow]) -> Allocations | None:
-    """The buckets of all rows; what rows without allocations used is the untagged bucket, if others have any."""
+    """Return the buckets of all rows; what rows without allocations used is the untagged bucket, if others have any."""
     if all(u.allocations is None for u in usages):
         return None
     untagged = total(u.quantity for u in usages if u.allocations is None)
@@ -211,7 +213,7 @@ def _fold_allocations(usages: Sequence[BillableRow]) -> Allocations | None:
 
 
 def group_fault(aggregate: Aggregate, now: datetime, quantities: Quantities) -> Reason | None:
-    """The first fault of a whole group, in the order of the domain's reason codes."""
+    """Return the first fault of a whole group, in the order of the domain's reason codes."""
     key = aggregate.key
     if not key.dimension:
         return Reason.MISSING_DIMENSION
@@ -245,7 +247,7 @@ def _size_fault(aggregate: Aggregate, quantities: Quantities) -> Reason | None:
 
 
 def _commit_fault(aggregate: Aggregate, usages: Sequence[BillableRow]) -> Reason | None:
-    """The commit remembers the record and the counted rows beside it, and is an item as well."""
+    """Return the commit remembers the record and the counted rows beside it, and is an item as well."""
     rows_from_above = len(usages) * _MOST_BYTES_OF_A_ROW
     size = item_bytes(aggregate)
     if size + rows_from_above <= MAX_ITEM_BYTES:
@@ -254,8 +256,8 @@ def _commit_fault(aggregate: Aggregate, usages: Sequence[BillableRow]) -> Reason
 
 
 def item_bytes(aggregate: Aggregate) -> int:
-    """How large the aggregate's item is as DynamoDB counts: UTF-8 text and names, 3 bytes for each list or map and
-    1 for each of its members; rounded up by the attributes that are yet to come.
+    """Return how large the aggregate's item is as DynamoDB counts: UTF-8 text and names, 3 bytes for each list or map
+    and 1 for each of its members; rounded up by the attributes that are yet to come.
     """
     key = aggregate.key
     name = "AllocatedUsageQuantity"

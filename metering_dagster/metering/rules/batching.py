@@ -48,21 +48,23 @@ class Batch:
 
     @property
     def licenses(self) -> list[str]:
-        """The license keys of its records, each once."""
+        """Return the license keys of its records, each once."""
         return sorted({record.key.license_arn for record in self.records})
 
     @property
     def product_code(self) -> str | None:
-        """The request's ProductCode: only of legacy calls, for with a LicenseArn it would bill twice."""
+        """Return the request's ProductCode: only of legacy calls, for with a LicenseArn it would bill twice."""
         return self.owner if self.lane is Lane.LEGACY else None
 
     def halves(self) -> tuple["Batch", "Batch"]:
-        """The batch cut in two, to find the record that the service refuses. Needs two records."""
+        """Return the batch cut in two, to find the record that the service refuses. Needs two records."""
         middle = len(self.records) // 2
         return self.of(self.records[:middle]), self.of(self.records[middle:])
 
     def halves_by_license(self) -> tuple["Batch", "Batch"]:
-        """The batch cut in two between licenses, to find the one that is of another product. Needs two licenses."""
+        """Return the batch cut in two between licenses, to find the one that is of another product. Needs two
+        licenses.
+        """
         names = self.licenses
         first = frozenset(names[: len(names) // 2])
         return (
@@ -71,19 +73,19 @@ class Batch:
         )
 
     def of(self, records: Iterable[Aggregate]) -> "Batch":
-        """A batch like this one, of these records."""
+        """Return a batch like this one, of these records."""
         return Batch(self.lane, self.owner, tuple(records), self.instant)
 
 
 @dataclass(frozen=True, slots=True)
 class Products:
-    """Which product a buyer's license is of: by subscriber row, else the one that the settings name, else unknown."""
+    """The product of each buyer's license: by subscriber row, else the one that the settings name, else unknown."""
 
     codes: Mapping[Buyer, str]
     default: str | None = None
 
     def lane_of(self, aggregate: Aggregate) -> tuple[Lane, str]:
-        """The lane of a record, and the product or license that owns it."""
+        """Return the lane of a record, and the product or license that owns it."""
         key = aggregate.key
         if key.is_legacy:
             return Lane.LEGACY, key.license_arn

@@ -38,7 +38,7 @@ class LateRow:
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """What becomes of the good pending rows of a committed group."""
+    """The states that the good pending rows of a committed group end in."""
 
     aggregated: tuple[BillableRow, ...]
     late: tuple[LateRow, ...]
@@ -49,7 +49,7 @@ class Settlement:
 
 
 def count(usages: Iterable[BillableRow]) -> Counted:
-    """The memory of these rows."""
+    """Return the memory of these rows."""
     return {u.second: CountedRow(u.quantity, allocations_digest(u.allocations)) for u in usages}
 
 
@@ -68,7 +68,7 @@ def encode(counted: Counted) -> bytes:
 
 
 def decode(data: object) -> Counted | None:
-    """The inverse of `encode`; None for what it has not written."""
+    """Return the inverse of `encode`; None for what it has not written."""
     if not isinstance(data, bytes):
         return None
     try:

@@ -23,7 +23,7 @@ class LicenseScope(Enum):
 
 
 def is_flushed(hour: datetime, now: datetime, end: datetime | None) -> bool:
-    """Whether a flush at `now` takes this hour of a buyer whose window ends at `end`.
+    """Return whether a flush at `now` takes this hour of a buyer whose window ends at `end`.
 
     Every hour that is over and can be billed, lock or no lock; the current one from 10 minutes before the end, and
     never where the end is no instant.

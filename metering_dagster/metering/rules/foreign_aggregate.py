@@ -1,7 +1,7 @@
 """The rows of a group whose aggregate this project did not make (domain: an aggregate that we did not make). Pure.
 
 Belongs here: reading rows as another pipeline did, the one figure by which a group is late, who bears it. Does not: the
-rows of our own commits (counted), how anything is stored.
+rows of our own commits (committed_rows), how anything is stored.
 """
 
 from collections.abc import Iterable, Sequence
@@ -27,19 +27,19 @@ class StampedRow:
 
     @property
     def quantity(self) -> Decimal:
-        """What it states, as another pipeline read it; 0 where that is no number."""
+        """Return what it states, as another pipeline read it; 0 where that is no number."""
         return readable_number(self.row.quantity) or Decimal(0)
 
     @property
     def stated_late(self) -> Decimal:
-        """What its group is late by because of it, as it says; where it says nothing, its quantity."""
+        """Return what its group is late by because of it, as it says; where it says nothing, its quantity."""
         stated = readable_number(self.late_by)
         return self.quantity if stated is None else stated
 
 
 @dataclass(frozen=True, slots=True)
 class OthersSettlement:
-    """What becomes of the pending rows of a group that others aggregated."""
+    """The states that the pending rows of a group end in whose aggregate others made."""
 
     aggregated: tuple[RawRow, ...]
     late: tuple[tuple[RawRow, Decimal], ...]
@@ -87,7 +87,7 @@ def _reason_against(row: RawRow, key: GroupKey) -> Reason | None:
 
 
 def _bearers(open_rows: Sequence[StampedRow], figure: Decimal, made_at: object) -> tuple[tuple[RawRow, Decimal], ...]:
-    """The late rows, each with its part of the figure."""
+    """Return the late rows, each with its part of the figure."""
     if not figure or not open_rows:
         return ()
     after = _written_after(open_rows, made_at)
@@ -104,7 +104,9 @@ def _bearers(open_rows: Sequence[StampedRow], figure: Decimal, made_at: object) 
 
 
 def _written_after(rows: Sequence[StampedRow], made_at: object) -> list[StampedRow] | None:
-    """The rows written after the aggregate; None where a stamp is missing, equal or unreadable: it explains nothing."""
+    """Return the rows written after the aggregate; None where a stamp is missing, equal or unreadable: it explains
+    nothing.
+    """
     made = instant_of_any_form(made_at)
     if made is None:
         return None

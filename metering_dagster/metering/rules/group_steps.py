@@ -1,7 +1,7 @@
 """What is to be written for one group, and what that means. Pure.
 
 Belongs here: turning a verdict, or the settlement of a committed group, into the ends of rows and a commit. Does not:
-reading and writing (aggregation), the verdicts themselves (groups, counted, others_aggregates).
+reading and writing (aggregation), the verdicts themselves (aggregate_group, committed_rows, foreign_aggregate).
 """
 
 from collections.abc import Iterable, Sequence
@@ -52,7 +52,7 @@ class GroupStep:
 
 
 def name_of(key: GroupKey) -> str:
-    """The group in a message: hour, dimension, masked license and account, and a digest that tells two apart."""
+    """Return the group in a message: hour, dimension, masked license and account, and a digest that tells two apart."""
     return (
         f"{key.bucket} {mask_text(key.dimension)} of license {mask(key.license_arn)}, account {mask(key.account)} "
         f"({digest(key.license_arn, key.prefix)})"
@@ -60,17 +60,17 @@ def name_of(key: GroupKey) -> str:
 
 
 def named(key: GroupKey) -> tuple[str, tuple[str, str]]:
-    """What people call a group, and what must not be shown of it."""
+    """Return what people call a group, and what must not be shown of it."""
     return name_of(key), (key.license_arn, key.account)
 
 
 def aggregated_reason(quantity: Decimal, count: int) -> str:
-    """The reason of a raw row that is `Aggregated`, in the domain's words."""
+    """Return the reason of a raw row that is `Aggregated`, in the domain's words."""
     return f"Aggregated total quantity {number_text(quantity)} from {count} raw usage records"
 
 
 def step_of_verdict(visit: GroupVisit, verdict: Verdict) -> GroupStep:
-    """The writes that a verdict on an uncommitted group asks for."""
+    """Return the writes that a verdict on an uncommitted group asks for."""
     ends = [RowEnd(row, RawStatus.REJECTED, reason.value) for row, reason in verdict.bad]
     commit = None
     if verdict.outcome is GroupOutcome.REJECT and verdict.reason is not None:
@@ -87,7 +87,7 @@ def step_of_verdict(visit: GroupVisit, verdict: Verdict) -> GroupStep:
 
 
 def step_of_held_again(visit: GroupVisit, verdict: Verdict, quantities: Quantities) -> GroupStep:
-    """The writes for a held group without aggregate and commit: its `Aggregated` rows wait as well.
+    """Return the writes for a held group without aggregate and commit: its `Aggregated` rows wait as well.
 
     Else no row of it might be pending, and no visit would meet it at its last call. A row that only others can read
     stays as it is: it counts with those that wait.
@@ -103,14 +103,16 @@ def step_of_held_again(visit: GroupVisit, verdict: Verdict, quantities: Quantiti
 
 
 def step_of_twin(visit: GroupVisit, verdict: Verdict) -> GroupStep:
-    """The end of a legacy group whose identity another group holds: the service would take it for that one again."""
+    """Return the end of a legacy group whose identity another group holds: the service would take it for that one
+    again.
+    """
     return step_of_verdict(
         visit, Verdict(GroupOutcome.REJECT, verdict.bad, verdict.usages, reason=Reason.MISSING_LEGACY_IDENTIFIER)
     )
 
 
 def step_of_committed(visit: GroupVisit, quantity: Decimal, counted: Counted, quantities: Quantities) -> GroupStep:
-    """The ends of the pending rows of a group that we committed before."""
+    """Return the ends of the pending rows of a group that we committed before."""
     bad, usages = judge_pending([row for row in visit.rows if belongs(visit.key, row)], quantities)
     settlement = settle(quantity, counted, usages)
     step = GroupStep(visit, [RowEnd(row, RawStatus.REJECTED, reason.value) for row, reason in bad])
@@ -125,7 +127,7 @@ def step_of_committed(visit: GroupVisit, quantity: Decimal, counted: Counted, qu
 
 
 def step_of_others(key: GroupKey, quantity: object, made_at: object, rows: Iterable[StampedRow]) -> GroupStep:
-    """The ends of the pending rows of a group whose aggregate others made, settled before any is judged."""
+    """Return the ends of the pending rows of a group whose aggregate others made, settled before any is judged."""
     own = [each for each in rows if belongs(key, each.row)]
     settlement = settle_others(key, quantity, made_at, own)
     billed = readable_number(quantity)

@@ -152,6 +152,6 @@ class Failures:
 
     @property
     def total(self) -> int:
-        """The items that failed."""
+        """Return the items that failed."""
         with self._lock:
             return self.by_why.total()

@@ -104,7 +104,7 @@ def _read(place: int, result: Any, records: Sequence[Mapping[str, Any]], faults:
 
 
 def _echo(record: Any, faults: list[str]) -> dict[str, str | datetime]:
-    """What of an identity an echoed record names, readably."""
+    """Return what of an identity an echoed record names, readably."""
     if not isinstance(record, Mapping):
         return {}
     echo: dict[str, str | datetime] = {
@@ -119,7 +119,7 @@ def _echo(record: Any, faults: list[str]) -> dict[str, str | datetime]:
 
 
 def _agrees(echo: Mapping[str, str | datetime], record: Mapping[str, Any]) -> bool:
-    """Whether an echo contradicts nothing of a record that was sent. It may name the buyer in one more way."""
+    """Return whether an echo contradicts nothing of a record that was sent. It may name the buyer in one more way."""
     buyers = {echo[name] for name in _BUYERS if name in echo}
     sent = {record[name] for name in _BUYERS if name in record}
     return (

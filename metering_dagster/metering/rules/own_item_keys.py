@@ -36,18 +36,18 @@ def shorten(text: str, most: int) -> str:
 
 
 def commit_shard(group: GroupKey) -> int:
-    """The shard, 0 to 15, under which the commit of a group is filed."""
+    """Return the shard, 0 to 15, under which the commit of a group is filed."""
     digest = hashlib.blake2b(f"{group.license_arn}#{group.prefix}".encode(), digest_size=2).digest()
     return int.from_bytes(digest) % SHARDS
 
 
 def commit_hash_key(bucket: str, shard: int) -> str:
-    """The hash key of one shard of an hour's commits."""
+    """Return the hash key of one shard of an hour's commits."""
     return f"{OURS}commit#{bucket}#{shard:02d}"
 
 
 def commit_key(group: GroupKey) -> OwnKey:
-    """The key of a group's commit: filed by hour and shard, so that an hour's commits are found by Query.
+    """Return the key of a group's commit: filed by hour and shard, so that an hour's commits are found by Query.
 
     Any part but the account may hold a `#`: the length before it says where the license ends.
     """
@@ -56,7 +56,7 @@ def commit_key(group: GroupKey) -> OwnKey:
 
 
 def identity_key(product_code: str, customer: str, dimension: str, bucket: str) -> OwnKey:
-    """The key of the item that holds what the service takes for one record of a legacy product."""
+    """Return the key of the item that holds what the service takes for one record of a legacy product."""
     return OwnKey(
         shorten(f"{OURS}identity#{product_code}", MAX_HASH_BYTES),
         shorten(f"{bucket}#{len(customer)}#{customer}#{dimension}", MAX_RANGE_BYTES),
@@ -64,5 +64,5 @@ def identity_key(product_code: str, customer: str, dimension: str, bucket: str) 
 
 
 def region_key(bucket: str) -> OwnKey:
-    """The key of the item that says to which Region an hour belongs."""
+    """Return the key of the item that says to which Region an hour belongs."""
     return OwnKey(f"{OURS}region", bucket)

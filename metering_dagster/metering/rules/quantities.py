@@ -46,13 +46,13 @@ Allocations = tuple[Allocation, ...]
 
 
 def number_text(value: Decimal) -> str:
-    """The shortest plain decimal: `10`, `0.5`, never `1E+1` or `0.50`. It is what QuantityAsDecimal takes."""
+    """Return the shortest plain decimal: `10`, `0.5`, never `1E+1` or `0.50`. It is what QuantityAsDecimal takes."""
     text = format(value or Decimal(0), "f")  # -0 is 0
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def total(values: Iterable[Decimal]) -> Decimal:
-    """The exact sum; 0 of nothing."""
+    """Return the exact sum; 0 of nothing."""
     result = Decimal(0)
     for value in values:
         result = EXACT.add(result, value)
@@ -60,7 +60,7 @@ def total(values: Iterable[Decimal]) -> Decimal:
 
 
 def number_fault(value: object, quantities: Quantities) -> Reason | None:
-    """What is wrong with a raw quantity, by itself; None for a number that can be billed.
+    """Return what is wrong with a raw quantity, by itself; None for a number that can be billed.
 
     `value` is as DynamoDB gave it: a Decimal for a number, else any other type.
     """
@@ -78,7 +78,7 @@ def number_fault(value: object, quantities: Quantities) -> Reason | None:
 
 
 def readable_number(value: object) -> Decimal | None:
-    """The number that a value states, also as a numeric string; None where it states none (domain: aggregates of
+    """Return the number that a value states, also as a numeric string; None where it states none (domain: aggregates of
     others).
 
     None as well beyond what DynamoDB stores as a number, so that sums stay exact.
@@ -96,13 +96,13 @@ def readable_number(value: object) -> Decimal | None:
 
 
 def _has_decimals(value: Decimal, most: int) -> bool:
-    """Whether the value needs at most so many decimals; `5.0` needs none."""
+    """Return whether the value needs at most so many decimals; `5.0` needs none."""
     scaled = EXACT.scaleb(value, most)
     return scaled == scaled.to_integral_value()
 
 
 def read_allocations(raw: object, quantity: Decimal, quantities: Quantities) -> Allocations | Reason:
-    """The allocations of a row in the API's own shape, or what is wrong with them.
+    """Return the allocations of a row in the API's own shape, or what is wrong with them.
 
     Equal tag sets are added up, as they are between the rows of a group. The sum must be `quantity`, exactly.
     """
@@ -124,7 +124,7 @@ def first_fault(faults: Iterable[Reason]) -> Reason:
 
 
 def merge(allocations: Iterable[Allocation]) -> Allocations:
-    """One allocation for each tag set, with the sum of its quantities."""
+    """Return one allocation for each tag set, with the sum of its quantities."""
     sums: dict[Tags, Decimal] = {}
     for allocation in allocations:
         sums[allocation.tags] = EXACT.add(sums.get(allocation.tags, Decimal(0)), allocation.quantity)
@@ -145,12 +145,12 @@ def table_allocations(allocations: Allocations) -> list[dict[str, Any]]:
 
 
 def tag_list(tags: Tags) -> list[dict[str, str]]:
-    """A tag set in the API's own shape."""
+    """Return a tag set in the API's own shape."""
     return [{"Key": key, "Value": value} for key, value in tags]
 
 
 def has_repeated_tag_set(raw: object, quantities: Quantities) -> bool:
-    """Whether a finished record's allocations name a tag set twice, which the API refuses."""
+    """Return whether a finished record's allocations name a tag set twice, which the API refuses."""
     if not isinstance(raw, list):
         return False
     tags = [a.tags for entry in raw if isinstance(a := _read_allocation(entry, quantities), Allocation)]
@@ -174,7 +174,7 @@ def _is_list_of_maps(value: object) -> bool:
 
 
 def _allocated(entry: Mapping[str, Any]) -> Decimal | Reason:
-    """The quantity of one allocation: a number, or, in the decimal field, the API's string."""
+    """Return the quantity of one allocation: a number, or, in the decimal field, the API's string."""
     number, text = entry.get("AllocatedUsageQuantity"), entry.get("AllocatedUsageQuantityAsDecimal")
     if (number is None) == (text is None):
         return Reason.MALFORMED_ALLOCATIONS

@@ -1,7 +1,7 @@
 """The contract of one raw row: where it belongs and whether it can be billed (domain: the usage table). Pure.
 
 Belongs here: the sort key, the faults of a row by itself, the identity of the group it belongs to.
-Does not: what its neighbors make of it (groups), how it is stored (usage_table).
+Does not: what its neighbors make of it (aggregate_group), how it is stored (usage_table).
 """
 
 import re
@@ -45,13 +45,13 @@ class RawRow:
 
     @property
     def is_rejected(self) -> bool:
-        """Whether it is finally rejected: by its status, and not pending again."""
+        """Return whether it is finally rejected: by its status, and not pending again."""
         return self.pending is None and self.status == RawStatus.REJECTED
 
 
 @dataclass(frozen=True, slots=True)
 class RowEnd:
-    """What a row is to become: final with a status and a reason, or pending under an hour (then without them)."""
+    """The state that a row is given: final with a status and a reason, or pending under an hour."""
 
     row: RawRow
     status: RawStatus | None
@@ -63,7 +63,7 @@ class RowEnd:
 
 @dataclass(frozen=True, slots=True, order=True)
 class GroupKey:
-    """What is billed as one record: license, account, dimension, hour."""
+    """The key of what is billed as one record: license, account, dimension, hour."""
 
     license_arn: str
     account: str
@@ -72,17 +72,17 @@ class GroupKey:
 
     @property
     def bucket(self) -> str:
-        """The hour as the tables name it."""
+        """Return the hour as the tables name it."""
         return hours.bucket(self.hour)
 
     @property
     def prefix(self) -> str:
-        """`{account}#{dimension}#{hour}`: the beginning of its rows' sort keys, and its aggregate's sort key."""
+        """Return `{account}#{dimension}#{hour}`: the beginning of its rows' sort keys, and its aggregate's sort key."""
         return f"{self.account}#{self.dimension}#{self.bucket}"
 
     @property
     def is_legacy(self) -> bool:
-        """Whether `license_arn` holds a product code (domain: legacy products)."""
+        """Return whether `license_arn` holds a product code (domain: legacy products)."""
         return not self.license_arn.startswith("arn:")
 
 
@@ -95,7 +95,7 @@ class SortKey(NamedTuple):
 
 
 def parse_sort_key(sort_key: str) -> SortKey | None:
-    """The account up to the first `#`, the timestamp after the last; None for fewer than two of them.
+    """Return the account up to the first `#`, the timestamp after the last; None for fewer than two of them.
 
     A dimension may itself contain `#`.
     """
@@ -105,13 +105,13 @@ def parse_sort_key(sort_key: str) -> SortKey | None:
 
 
 def account_of(sort_key: str) -> str:
-    """The account that a key of either table begins with; empty where it is no such key."""
+    """Return the account that a key of either table begins with; empty where it is no such key."""
     account, found, _ = sort_key.partition("#")
     return account if found else ""
 
 
 def parse_timestamp(text: str) -> datetime | None:
-    """The instant of `YYYY-MM-DDTHH:MM:SS` in UTC, or None."""
+    """Return the instant of `YYYY-MM-DDTHH:MM:SS` in UTC, or None."""
     if not _TIMESTAMP.fullmatch(text):
         return None
     try:
@@ -121,7 +121,7 @@ def parse_timestamp(text: str) -> datetime | None:
 
 
 def group_of(license_arn: str, sort_key: str) -> GroupKey | None:
-    """The group that the row's key says, whatever its `meteringPending` is; None where the key names no hour."""
+    """Return the group that the row's key says, whatever its `meteringPending` is; None where the key names no hour."""
     parts = parse_sort_key(sort_key)
     instant = parse_timestamp(parts.timestamp) if parts else None
     if parts is None or instant is None:
@@ -132,7 +132,7 @@ def group_of(license_arn: str, sort_key: str) -> GroupKey | None:
 def key_fault(
     sort_key: str, account: object = None, dimension: object = None, timestamp: object = None
 ) -> Reason | None:
-    """What is wrong with the row's key, by itself or beside the attributes.
+    """Return what is wrong with the row's key, by itself or beside the attributes.
 
     An absent attribute contradicts nothing, and neither does a `timestamp` that is no instant, or the key's own in
     another spelling (domain: the usage table).
@@ -142,7 +142,7 @@ def key_fault(
 
 
 def _read_key(sort_key: str, account: object, dimension: object, timestamp: object) -> datetime | Reason:
-    """The instant that the key names, or what is wrong with the key."""
+    """Return the instant that the key names, or what is wrong with the key."""
     parts = parse_sort_key(sort_key)
     if parts is None:
         return Reason.MALFORMED_SORT_KEY
@@ -171,7 +171,7 @@ class BillableRow:
 
 
 def judge(row: RawRow, quantities: Quantities) -> BillableRow | Reason:
-    """The usage that a row states, or the first of its faults (domain: reason codes)."""
+    """Return the usage that a row states, or the first of its faults (domain: reason codes)."""
     instant = _read_key(row.sort_key, row.account, row.dimension, row.timestamp)
     if isinstance(instant, Reason):
         return instant

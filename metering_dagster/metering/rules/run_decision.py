@@ -15,7 +15,7 @@ ASKED_FOR_IN_ANY_CASE = 20
 
 @dataclass(frozen=True, slots=True)
 class LastRun:
-    """What the last run that went through left behind in its hour."""
+    """The rows and aggregates that the last successful run left in its hour."""
 
     ended: datetime
     pending_rows: int
@@ -25,24 +25,24 @@ class LastRun:
 
 
 class HourFacts(Protocol):
-    """What a tick can look up, each thing only when it is needed."""
+    """The lookups of a tick, each made only when it is needed."""
 
     def is_running(self) -> bool:
-        """Whether a run of the hour is queued or under way."""
+        """Return whether a run of the hour is queued or under way."""
 
     def last_run(self) -> LastRun | None:
-        """The last run of the hour that went through."""
+        """Return the last run of the hour that went through."""
 
     def pending(self, expected: LastRun | None) -> "PendingFound":
-        """What is pending in the hour."""
+        """Return what is pending in the hour."""
 
     def has_commits(self) -> bool:
-        """Whether any group of the hour was committed by this project."""
+        """Return whether any group of the hour was committed by this project."""
 
 
 @dataclass(frozen=True, slots=True)
 class PendingFound:
-    """What a probe found, counted no further than one beyond what was expected."""
+    """The result of a probe, counted no further than one beyond what was expected."""
 
     rows: int
     aggregates: int
@@ -59,7 +59,7 @@ class RunDecision:
 
 
 def decide(hour: datetime, now: datetime, lock_hours: int, evidence: HourFacts) -> RunDecision:
-    """What the tick at `now` does about `hour`."""
+    """Return what the tick at `now` does about `hour`."""
     offset, bucket = hours.offset_of(hour, now), hours.bucket(hour)
     if hours.is_locked(hour, now, lock_hours):
         opens = f"{hours.opens_at(hour, lock_hours):%Y-%m-%dT%H:%MZ}"
@@ -82,7 +82,7 @@ def decide(hour: datetime, now: datetime, lock_hours: int, evidence: HourFacts) 
 
 
 def closing_run(hour: datetime, lock_hours: int, evidence: HourFacts) -> LastRun | None:
-    """The last run that went through after the lock; one by hand before the hour was over closed nothing."""
+    """Return the last run that went through after the lock; one by hand before the hour was over closed nothing."""
     last = evidence.last_run()
     return None if last is None or hours.is_locked(hour, last.ended, lock_hours) else last
 
@@ -109,7 +109,7 @@ def _with_work(hour: datetime, now: datetime, last: LastRun | None, pending: Pen
 
 
 def _is_asked_for_in_any_case(hour: datetime, now: datetime, last: LastRun | None) -> bool:
-    """Whether it gets late for the hour: at its last call; before that, from offset 20 on, once an hour."""
+    """Return whether it gets late for the hour: at its last call; before that, from offset 20 on, once an hour."""
     if hours.is_last_call(hour, now):
         return True
     ran_this_hour = last is not None and hours.floor_hour(last.ended) == hours.floor_hour(now)
@@ -117,8 +117,8 @@ def _is_asked_for_in_any_case(hour: datetime, now: datetime, last: LastRun | Non
 
 
 def _is_last_visit_due(hour: datetime, now: datetime, last: LastRun) -> bool:
-    """Whether the hour's last visit has not been yet: from offset 22 on, and in the month's grace from 05:00 on the 1st
-    once more (domain: a commit whose aggregate is gone).
+    """Return whether the hour's last visit has not been yet: from offset 22 on, and in the month's grace from 05:00 on
+    the 1st once more (domain: a commit whose aggregate is gone).
     """
     begins = [hour + hours.LAST_CALL_OFFSET * hours.HOUR]
     if hours.is_previous_month(hour, now):
@@ -128,13 +128,13 @@ def _is_last_visit_due(hour: datetime, now: datetime, last: LastRun) -> bool:
 
 
 def _is_first_call(hour: datetime, now: datetime, lock_hours: int) -> bool:
-    """Whether this is the offset at which the hour opens; in the month's grace any is."""
+    """Return whether this is the offset at which the hour opens; in the month's grace any is."""
     lock = hours.lock_of(hour, now, lock_hours)
     return lock == 0 or hours.offset_of(hour, now) == lock
 
 
 def hours_of_tick(offset: int, now: datetime) -> list[datetime]:
-    """The hours that the schedule of this offset looks after.
+    """Return the hours that the schedule of this offset looks after.
 
     Its own; and for the last offset, on the 1st before 06:00, the hours of the grace that no offset names.
     """

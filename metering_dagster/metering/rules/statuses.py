@@ -8,7 +8,7 @@ from enum import StrEnum
 
 
 class RawStatus(StrEnum):
-    """How a raw row can end."""
+    """A final state of a raw row."""
 
     AGGREGATED = "Aggregated"
     REJECTED = "RejectedClientSide"
@@ -17,7 +17,7 @@ class RawStatus(StrEnum):
 
 
 class RecordStatus(StrEnum):
-    """How an aggregate can end."""
+    """A final state of an aggregate."""
 
     SUCCESS = "Success"
     DUPLICATE = "DuplicateRecord"

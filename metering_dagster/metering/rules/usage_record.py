@@ -1,7 +1,7 @@
 """A stored aggregate as a record of BatchMeterUsage: its contract and its shape in the API. Pure.
 
 Belongs here: judging what is pending in the aggregated table, whoever wrote it (direct submit), and the API's form of
-a record. Does not: which records share a call (batches), calling (marketplace).
+a record. Does not: which records share a call (batching), calling (metering_api).
 """
 
 import json
@@ -52,7 +52,7 @@ class StoredAggregate:
 
 @dataclass(frozen=True, slots=True)
 class RecordEnd:
-    """How a pending record ended: what the service answered, or why it was never sent.
+    """The end of a pending record: the service's answer, or the reason why it was never sent.
 
     `pending` and `quantity` are what was read: the end is only written where they still stand.
     """
@@ -69,7 +69,9 @@ class RecordEnd:
 
 
 def judge_aggregate(stored: StoredAggregate, now: datetime, quantities: Quantities) -> Aggregate | Reason:
-    """The record that a stored aggregate states, or the first of its faults, in the order of the reason codes."""
+    """Return the record that a stored aggregate states, or the first of its faults, in the order of the
+    reason codes.
+    """
     key = _aggregate_key(stored)
     if isinstance(key, Reason):
         return key
@@ -126,7 +128,7 @@ def api_allocations(allocations: Allocations, quantities: Quantities) -> list[di
 
 
 def api_record(aggregate: Aggregate, quantities: Quantities, instant: datetime | None = None) -> dict[str, Any]:
-    """The UsageRecord of one aggregate. A legacy one carries the customer's identifier, else the account.
+    """Return the UsageRecord of one aggregate. A legacy one carries the customer's identifier, else the account.
 
     `instant` is the Timestamp, another one of the aggregate's hour than its beginning.
     """
@@ -152,7 +154,7 @@ def _quantity_field(name: str, quantity: Decimal, quantities: Quantities) -> dic
 
 
 def record_bytes(record: Mapping[str, Any]) -> int:
-    """How many bytes the record takes in the request's JSON."""
+    """Return how many bytes the record takes in the request's JSON."""
     return len(json.dumps(record, default=lambda instant: int(instant.timestamp())))
 
 
@@ -161,6 +163,6 @@ Identity = tuple[str, str, str, datetime]
 
 
 def identity(record: Mapping[str, Any]) -> Identity:
-    """The identity of a record as sent, or as the service echoes it."""
+    """Return the identity of a record as sent, or as the service echoes it."""
     buyer = record.get("CustomerAWSAccountId") or record.get("CustomerIdentifier") or ""
     return record.get("LicenseArn") or "", buyer, record["Dimension"], hours.floor_hour(record["Timestamp"])

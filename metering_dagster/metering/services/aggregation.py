@@ -1,8 +1,8 @@
 """Aggregate and commit one hour: from raw rows to aggregates, every row seen ending in its state (no Dagster).
 
 Belongs here: the order of reading, judging, writing, and what is done when a row changed meanwhile or a group fails.
-Does not: what a group's verdict is (groups, counted, others_aggregates), what follows from it (group_steps), how
-anything is stored (the tables), what a person reads of it (aggregation_report, ops).
+Does not: what a group's verdict is (aggregate_group, committed_rows, foreign_aggregate), what follows from it
+(group_steps), how anything is stored (the tables), what a person reads of it (aggregation_report, ops).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -106,7 +106,7 @@ def _windows(groups: Iterable[tuple[GroupKey, int]]) -> Iterator[list[GroupKey]]
 
 
 def _read(tables: Tables, key: GroupKey, report: Aggregation) -> GroupVisit | None:
-    """The group as it stands; None where it cannot be read, or nothing is read any more in this run."""
+    """Return the group as it stands; None where it cannot be read, or nothing is read any more in this run."""
     visit = None
     if not report.failures.is_resting("read"):
         with report.failures.isolated("read", key, named):
@@ -173,7 +173,9 @@ def _looks_committed(visit: GroupVisit) -> bool:
 def _step(
     tables: Tables, part: Slice, visit: GroupVisit, verdict: Verdict, known: Mapping[GroupKey, Committed | None]
 ) -> GroupStep:
-    """What is to be written for this group. `known` says of those that were looked up whether they are committed."""
+    """Return what is to be written for this group. `known` says of those that were looked up whether they are
+    committed.
+    """
     key = visit.key
     stands = known.get(key)
     if stands is not None:
@@ -197,7 +199,7 @@ def _step(
 
 
 def _settle(tables: Tables, visit: GroupVisit, committed: Committed) -> GroupStep:
-    """The ends of the pending rows of a committed group, and the record to be put back where it is gone."""
+    """Return the ends of the pending rows of a committed group, and the record to be put back where it is gone."""
     if committed.counted is None or not isinstance(committed.quantity, Decimal):
         rows = tables.usage.stamped_rows(visit.key)
         return step_of_others(visit.key, committed.quantity, committed.made_at, rows)

@@ -33,7 +33,7 @@ Tell = Callable[[Entry], None]
 
 @dataclass
 class Aggregation:
-    """What a visit made of an hour's raw rows, in counts; quantities are exact."""
+    """The report on an hour's raw rows, in counts; quantities are exact."""
 
     committed: int = 0
     rows: int = 0

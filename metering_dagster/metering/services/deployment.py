@@ -54,21 +54,21 @@ class Deployment:
 
     @property
     def mode(self) -> Mode:
-        """How far a run goes; `SettingsError` where a needed setting is missing."""
+        """Return how far a run goes; `SettingsError` where a needed setting is missing."""
         mode = self.settings.require().mode
         assert mode is not None  # require() has looked
         return mode
 
     @cached_property
     def clients(self) -> "Clients":
-        """The AWS clients, of one session."""
+        """Return the AWS clients, of one session."""
         from metering_dagster.core.aws.clients import Clients
 
         return Clients(self.settings)
 
     @cached_property
     def tables(self) -> Tables:
-        """The three tables and what holds for every visit."""
+        """Return the three tables and what holds for every visit."""
         from metering_dagster.metering.stores.aggregated_table import AggregatedTable
         from metering_dagster.metering.stores.subscribers_table import SubscribersTable
         from metering_dagster.metering.stores.usage_table import UsageTable
@@ -89,13 +89,13 @@ class Deployment:
 
     @cached_property
     def probe(self) -> "Probe":
-        """What a tick looks at, with short time-outs."""
+        """Return what a tick looks at, with short time-outs."""
         region = self.settings.subscribers_table_region
         return self._probe(self.clients.probe(), self.clients.probe(region))
 
     @cached_property
     def indexes(self) -> "Probe":
-        """The same for a run, which has more time."""
+        """Return the same for a run, which has more time."""
         return self._probe(self.tables.usage.client, self.tables.subscribers.client)
 
     def _probe(self, client: "DynamoDBClient", elsewhere: "DynamoDBClient") -> "Probe":
@@ -112,7 +112,7 @@ class Deployment:
 
     @cached_property
     def marketplace(self) -> "Marketplace":
-        """The Metering API of the SDK's own Region."""
+        """Return the Metering API of the SDK's own Region."""
         from metering_dagster.metering.stores.metering_api import Marketplace
 
         # The slot is waited for last of all: what comes before the send takes longer on a busy machine than a slot.
@@ -139,7 +139,7 @@ class Deployment:
         self.quota.wait(urgent=self._urgent)
 
     def submitter(self, tell: "Tell | None" = None, *, urgent: bool = False) -> "Submitter":
-        """One visit's submission; in dry-run mode it calls nothing. `tell` hears of every record that ended.
+        """Return one visit's submission; in dry-run mode it calls nothing. `tell` hears of every record that ended.
 
         `urgent`: its calls go before those of others. It holds for all calls of this deployment from now on; a process
         has one for each run.
@@ -158,14 +158,14 @@ class Deployment:
         )
 
     def ledger(self, storage_directory: str) -> Ledger:
-        """The ledger, at the place that the settings name or else beside Dagster's storage."""
+        """Return the ledger, at the place that the settings name or else beside Dagster's storage."""
         uri = self.settings.ledger_uri or default_uri(storage_directory)
         endpoints = self.settings.endpoints
         endpoint = endpoints.get("AWS_ENDPOINT_URL_S3") or endpoints.get("AWS_ENDPOINT_URL")
         return Ledger(uri, endpoint, self.settings.region)
 
     def slice_of(self, hour: datetime, whose: LicenseScope = LicenseScope.ALL) -> tuple[Slice, str | None]:
-        """The slice of an hour with the open flush windows in it; and why they are not known, if they are not.
+        """Return the slice of an hour with the open flush windows in it; and why they are not known, if they are not.
 
         Without them the hour goes on: nobody is urgent, and no last call comes early. A flush does not: it would know
         nobody, and raises what kept the subscribers table from being read.

@@ -1,7 +1,7 @@
 """Find what is pending for one hour, and set right what is filed wrongly (no Dagster).
 
 Belongs here: the survey of the sparse index, rows whose key is no key or contradicts them, misfiled rows.
-Does not: aggregating (aggregation), the faults themselves (rows).
+Does not: aggregating (aggregation), the faults themselves (raw_row).
 """
 
 from collections import Counter
@@ -28,7 +28,7 @@ _ODD_AT_ONCE = 1_000
 
 @dataclass
 class Discovery:
-    """What is pending for an hour, in counts."""
+    """The survey of an hour's pending usage, in counts."""
 
     rows: int = 0
     groups: int = 0
@@ -85,7 +85,7 @@ def discover(tables: Tables, part: Slice, tell: Tell = ignore) -> Discovery:
 
 
 def _rows_of(tables: Tables, odd: Sequence[IndexedRow], report: Discovery) -> list[RawRow]:
-    """These rows as they stand in the table; one that cannot be read is left, and counted."""
+    """Return these rows as they stand in the table; one that cannot be read is left, and counted."""
 
     def read(these: Sequence[IndexedRow]) -> list[RawRow | None]:
         found = {(row.license_arn, row.sort_key): row for row in tables.usage.rows(these)}
@@ -95,7 +95,7 @@ def _rows_of(tables: Tables, odd: Sequence[IndexedRow], report: Discovery) -> li
 
 
 def pending_of(tables: Tables, part: Slice) -> tuple[int, int]:
-    """How many raw rows and aggregates of the slice's buyers are pending."""
+    """Return how many raw rows and aggregates of the slice's buyers are pending."""
     rows = sum(
         part.holds((row.license_arn, account_of(row.sort_key)))
         for row in tables.usage.pending_rows(part.bucket, part.licenses)
@@ -147,13 +147,13 @@ def mend(tables: Tables, bucket: str | None, odd: Iterable[RawRow], report: Disc
 
 
 def _faults(rows: Iterable[RawRow]) -> list[RowEnd]:
-    """The ends of those rows whose key is at fault, by itself or beside the attributes."""
+    """Return the ends of those rows whose key is at fault, by itself or beside the attributes."""
     judged = ((row, key_fault(row.sort_key, row.account, row.dimension, row.timestamp)) for row in rows)
     return [RowEnd(row, RawStatus.REJECTED, fault.value) for row, fault in judged if fault is not None]
 
 
 def _named_row(row: RawRow | IndexedRow) -> tuple[str, tuple[str, str]]:
-    """What people call a row whose key names no group, and what must not be shown of it."""
+    """Return what people call a row whose key names no group, and what must not be shown of it."""
     called = f"a row of license {mask(row.license_arn)} ({digest(row.license_arn, row.sort_key)})"
     return called, (row.license_arn, account_of(row.sort_key))
 
@@ -166,7 +166,7 @@ def _settle(tables: Tables, bucket: str | None, key: GroupKey, committed: Commit
 
 
 def _places(key: GroupKey, rows: Iterable[RawRow], now: datetime) -> list[RowEnd]:
-    """Where misfiled rows of an uncommitted group belong."""
+    """Return where misfiled rows of an uncommitted group belong."""
     if key.hour > hours.floor_hour(now):
         return [RowEnd(row, RawStatus.REJECTED, Reason.TIMESTAMP_IN_FUTURE.value) for row in rows]
     if hours.is_expirable(key.hour, now):

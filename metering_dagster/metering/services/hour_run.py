@@ -30,7 +30,7 @@ RESTORED_LATELY = timedelta(hours=30)
 
 @dataclass(frozen=True)
 class Beginning:
-    """What a step works with."""
+    """The start of a step: its slice, or the reason why there is nothing to do."""
 
     part: "Slice"
     unknown: str | None
@@ -40,7 +40,7 @@ class Beginning:
 
 
 def begin(deployment: "Deployment", bucket: str, whose: LicenseScope, *, ignore_lock: bool = False) -> Beginning:
-    """The slice of this hour; `HourRefusedError` where it must not be metered yet. A flush knows no lock."""
+    """Return the slice of this hour; `HourRefusedError` where it must not be metered yet. A flush knows no lock."""
     settings, hour = deployment.settings, hours.parse_bucket(bucket)
     if whose is LicenseScope.ALL:
         refuse_open_hour(hour, settings.now(), settings.lock_hours, ignore_lock=ignore_lock)
@@ -49,7 +49,7 @@ def begin(deployment: "Deployment", bucket: str, whose: LicenseScope, *, ignore_
 
 
 def closed_hour(tables: "Tables", part: "Slice", now: datetime) -> str | None:
-    """Why an hour past its window is left alone, in words; None for a billable one.
+    """Return why an hour past its window is left alone, in words; None for a billable one.
 
     Where something is still pending in it, that is a failure: only the age-out may end it, or, on a month's last day,
     the coming grace may bill it.

@@ -13,7 +13,7 @@ from metering_dagster.metering.rules.usage_record import RecordEnd
 
 
 def of_row(end: RowEnd) -> Entry:
-    """A raw row that ended in no record: rejected, late or expired."""
+    """Return a raw row that ended in no record: rejected, late or expired."""
     row = end.row
     parts = parse_sort_key(row.sort_key)
     # What cannot be billed is missing in the hour that its key names, wherever it was filed.
@@ -33,7 +33,7 @@ def of_row(end: RowEnd) -> Entry:
 
 
 def of_waiting(key: GroupKey, quantity: Decimal, rows: int, *, held: bool) -> Entry:
-    """A group that stays pending: held by a bad row, or waiting at zero."""
+    """Return a group that stays pending: held by a bad row, or waiting at zero."""
     return Entry(
         kind=EntryKind.GROUP.value,
         outcome=(EntryOutcome.HELD if held else EntryOutcome.WAITING).value,
@@ -46,12 +46,12 @@ def of_waiting(key: GroupKey, quantity: Decimal, rows: int, *, held: bool) -> En
 
 
 def of_record(end: RecordEnd, aggregate: Aggregate) -> Entry:
-    """A record, and how it ended."""
+    """Return a record, and how it ended."""
     return _record(aggregate, end.status.value, end.reason, end.record_id)
 
 
 def of_unsendable(end: RecordEnd) -> Entry:
-    """An aggregate that breaks the contract, told as far as its key can be read."""
+    """Return an aggregate that breaks the contract, told as far as its key can be read."""
     parts = parse_sort_key(end.sort_key)
     return Entry(
         kind=EntryKind.RECORD.value,
@@ -66,7 +66,7 @@ def of_unsendable(end: RecordEnd) -> Entry:
 
 
 def of_would_bill(aggregate: Aggregate) -> Entry:
-    """A record that a live run would have sent."""
+    """Return a record that a live run would have sent."""
     return _record(aggregate, EntryOutcome.WOULD_BILL.value)
 
 

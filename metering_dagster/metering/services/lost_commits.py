@@ -15,7 +15,7 @@ from metering_dagster.metering.services.tables import Tables
 
 
 class LostFate(Enum):
-    """What became of a commit whose aggregate is gone."""
+    """The fate of a commit whose aggregate is gone."""
 
     PUT_BACK = "pending again, as the record that it made"
     WOULD_BE_PUT_BACK = "in shadow mode: nothing is written"

@@ -1,7 +1,7 @@
 """What of an hour can be sent, and how records come to their end in the table (no Dagster).
 
 Belongs here: listing what is pending, judging it, claiming legacy identities, writing ends down record by record where
-they cannot be written together. Does not: sending (submission), what breaks the contract (records).
+they cannot be written together. Does not: sending (submission), what breaks the contract (usage_record).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -44,7 +44,7 @@ SHORT = {
 
 
 def pending_windows(tables: Tables, part: Slice, failures: Failures | None = None) -> Iterator[list[StoredAggregate]]:
-    """What is pending in the slice, a bounded number at a time: deprovisioning licenses first, each record once.
+    """Return what is pending in the slice, a bounded number at a time: deprovisioning licenses first, each record once.
 
     What cannot be read is left out and counted among the failures; without those it raises.
     """
@@ -69,7 +69,7 @@ def reject_unsendable(
     tell: Tell = ignore,
     failures: Failures | None = None,
 ) -> list[Aggregate]:
-    """The records that can be sent; those that break the contract end as `RejectedClientSide`, and are counted.
+    """Return the records that can be sent; those that break the contract end as `RejectedClientSide`, and are counted.
 
     One that cannot be judged is left out and counted among the failures. So is, of legacy records, one whose identity
     another group holds: it ends as `MissingLegacyIdentifier`, for the service would take the two for one.
@@ -98,8 +98,8 @@ def reject_unsendable(
 
 
 def _twins(tables: Tables, aggregates: Sequence[Aggregate], now: datetime, failures: Failures) -> dict[GroupKey, bool]:
-    """The legacy records that must not be sent: True where another group holds the identity, False where that cannot be
-    found out and the record is left.
+    """Return the legacy records that must not be sent: True where another group holds the identity, False where that
+    cannot be found out and the record is left.
     """
     legacy = [aggregate for aggregate in aggregates if aggregate.key.is_legacy]
     if not tables.writes:
@@ -203,7 +203,7 @@ def _write_one(tables: Tables, end: RecordEnd, name: str, failures: Failures) ->
 
 
 def _name_of_stored(entry: StoredAggregate) -> str:
-    """The aggregate in a message: what its key says, masked, and a digest that tells two apart."""
+    """Return the aggregate in a message: what its key says, masked, and a digest that tells two apart."""
     parts = parse_sort_key(entry.sort_key)
     what = f"{mask_text(parts.timestamp)} {mask_text(parts.dimension)}" if parts else "of an unreadable key"
     return f"an aggregate {what} of license {mask(entry.license_arn)} ({digest(entry.license_arn, entry.sort_key)})"

@@ -1,7 +1,7 @@
 """Submit what is pending for one hour, and write down every answer (no Dagster).
 
 Belongs here: the order of call and record; resending, halving, when to stop. Does not: the cutting of batches
-(batches), what an error means (marketplace), which record an answer is about (answers).
+(batching), what an error means (metering_api), which record an answer is about (metering_response).
 
 What goes wrong with one record or batch leaves that pending and stops no other; only the caller's own troubles do.
 """
@@ -132,7 +132,9 @@ class Submitter:
         return batches
 
     def _belongs_elsewhere(self, part: Slice, now: datetime) -> str:
-        """Why nothing of the hour may be sent from this Region; empty where its first call went, or goes, here."""
+        """Return why nothing of the hour may be sent from this Region; empty where its first call went, or
+        goes, here.
+        """
         if self.regions is None or not self.sends:
             return ""
         here = self.marketplace.region
@@ -143,7 +145,7 @@ class Submitter:
         return f"the first call of {part.bucket} went to {owner}, and this run would call {here}, where it bills again"
 
     def _batches(self, good: Sequence[Aggregate], products: Products, urgent: Set[Buyer], now: datetime) -> list[Batch]:
-        """The calls of these records; a record of which none can be made is left alone, and counted."""
+        """Return the calls of these records; a record of which none can be made is left alone, and counted."""
 
         def cut(these: Sequence[Aggregate]) -> list[Batch]:
             return cut_batches(these, products, urgent, now, self.tables.quantities)
@@ -165,7 +167,7 @@ class Submitter:
         return cut(sound)
 
     def _product_codes(self, aggregates: Iterable[Aggregate]) -> dict[tuple[str, str], str] | None:
-        """The products that the subscribers table names; None where it cannot be asked."""
+        """Return the products that the subscribers table names; None where it cannot be asked."""
         buyers = {(a.key.license_arn, a.key.account) for a in aggregates if not a.key.is_legacy}
         try:
             return self.tables.subscribers.product_codes(buyers)
@@ -217,7 +219,7 @@ class Submitter:
             self._stop.wait(self.pause(attempt))
 
     def _without_failed_licenses(self, batch: Batch) -> Batch:
-        """The batch without licenses that were found to be of another product; those are left."""
+        """Return the batch without licenses that were found to be of another product; those are left."""
         if batch.lane is not Lane.DEFAULT or self._failed_licenses.keys().isdisjoint(batch.licenses):
             return batch
         for record in batch.records:
@@ -227,7 +229,7 @@ class Submitter:
         return batch.of([r for r in batch.records if r.key.license_arn not in self._failed_licenses])
 
     def _why_not(self, batch: Batch) -> str:
-        """Why the batch must not be sent now; empty if it may."""
+        """Return why the batch must not be sent now; empty if it may."""
         if self._stop.is_set():
             return self._stopped_because or "the run was stopped by an error"
         owner = (batch.lane, batch.owner)
@@ -240,7 +242,7 @@ class Submitter:
         return self._closed(batch, self.tables.clock())
 
     def _closed(self, batch: Batch, now: datetime) -> str:
-        """That the window of some record is closed at `now`, in words; empty if none is."""
+        """Say that the window of some record is closed at `now`, in words; empty if none is."""
         closed = [a.key.hour for a in batch.records if not hours.is_billable(a.key.hour, now)]
         return f"the hour's window closed at {hours.closes_at(closed[0], now):%Y-%m-%dT%H:%MZ}" if closed else ""
 
@@ -361,7 +363,7 @@ class Submitter:
 
 
 def _last_instant(aggregate: Aggregate, now: datetime) -> datetime:
-    """The last second of the record's hour; of the current hour, now."""
+    """Return the last second of the record's hour; of the current hour, now."""
     return min(aggregate.key.hour + timedelta(minutes=59, seconds=59), now.replace(microsecond=0))
 
 

@@ -11,7 +11,7 @@ _NOTES = 20
 
 @dataclass
 class Submission:
-    """What a visit submitted, in counts; nothing in it names a buyer in full."""
+    """The report of a visit's submission, in counts; it names no buyer in full."""
 
     records: int = 0
     """Pending records that were found."""

@@ -1,6 +1,6 @@
 """What one visit of an hour works with: the three tables, the rules in force, the clock.
 
-Belongs here: the values that every use case of an hour takes. Does not: where they come from (resources), any rule.
+Belongs here: the values that every use case of an hour takes. Does not: where they come from (deployment), any rule.
 """
 
 from collections.abc import Callable
@@ -34,7 +34,7 @@ class Tables:
 
 @dataclass(frozen=True)
 class Slice:
-    """What a visit is about: an hour, of all buyers or of some (a flush of deprovisioning licenses)."""
+    """The subject of a visit: an hour, of all buyers or of some (a flush of deprovisioning licenses)."""
 
     hour: datetime
     buyers: frozenset[Buyer] | None = None
@@ -43,18 +43,18 @@ class Slice:
 
     @property
     def bucket(self) -> str:
-        """The hour as the tables name it."""
+        """Return the hour as the tables name it."""
         return hours.bucket(self.hour)
 
     @property
     def licenses(self) -> list[str] | None:
-        """The licenses to read from the sparse index; None for all."""
+        """Return the licenses to read from the sparse index; None for all."""
         return None if self.buyers is None else sorted({arn for arn, _ in self.buyers})
 
     def holds(self, buyer: Buyer) -> bool:
-        """Whether the buyer's usage is in this slice."""
+        """Return whether the buyer's usage is in this slice."""
         return self.buyers is None or buyer in self.buyers
 
     def is_last_call(self, buyer: Buyer, now: datetime) -> bool:
-        """Whether this buyer's usage of the hour goes now or never."""
+        """Return whether this buyer's usage of the hour goes now or never."""
         return hours.is_last_call(self.hour, now, (self.expiries or {}).get(buyer))

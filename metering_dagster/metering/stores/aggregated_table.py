@@ -1,9 +1,8 @@
 """The aggregated usage table: one item a group, the source of truth for submission (domain: the tables).
 
 Belongs here: its keys and attributes, committing groups together with their raw rows, finding commits whose aggregate
-is gone and putting those back, reading what is pending, writing how a record ended.
-Does not: what a group's aggregate is (groups), what a commit's item holds (commit_items), whether a stored aggregate
-can be sent (records).
+is gone and putting those back, reading what is pending, writing how a record ended. Does not: what a group's aggregate
+is (aggregate_group), what a commit's item holds (commit_items), whether a stored aggregate can be sent (usage_record).
 """
 
 import time
@@ -54,7 +53,7 @@ _ABSENT = f"attribute_not_exists({_HASH})"
 
 @dataclass(frozen=True, slots=True)
 class Committing:
-    """What came of one commit."""
+    """The result of one commit."""
 
     written: bool
     """False where the group was committed before, or a row had changed since it was read; then nothing was written."""
@@ -66,7 +65,7 @@ class Committing:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """How a commit is written: what stands or falls together, and the rows that follow one by one."""
+    """The writes of a commit: what stands or falls together, and the rows that follow one by one."""
 
     first: Unit
     rest: list[RowEnd]
@@ -82,7 +81,7 @@ class AggregatedTable:
         """Which group of a legacy product is the one that is sent for a customer, dimension and hour."""
 
     def committed(self, keys: Sequence[GroupKey]) -> dict[GroupKey, Committed]:
-        """Those of the groups that were committed, by us or by others, read consistently."""
+        """Return those of the groups that were committed, by us or by others, read consistently."""
         wanted = [key for group in keys for key in (_key(group), _commit_key(group))]
         found: dict[tuple[str, str], Item] = {}
         with self._explained():
@@ -104,7 +103,7 @@ class AggregatedTable:
         return result
 
     def committed_each(self, keys: Sequence[GroupKey]) -> list[Committed | None]:
-        """The same, group by group; None for one that is not committed."""
+        """Return the same, group by group; None for one that is not committed."""
         found = self.committed(keys)
         return [found.get(key) for key in keys]
 
@@ -145,7 +144,7 @@ class AggregatedTable:
             return [False] * len(ends)
 
     def lost_commits(self, bucket: str) -> Iterator[CommitRecord]:
-        """The commits of this hour whose aggregate is gone, shard by shard; each aggregate is asked for once.
+        """Yield the commits of this hour whose aggregate is gone, shard by shard; each aggregate is asked for once.
 
         Memory is that of a page of commits. One whose group cannot be read from its item is left out.
         """
@@ -179,7 +178,7 @@ class AggregatedTable:
             return transact(self.client, [Unit(actions, size)]) == [Fate.WRITTEN]
 
     def created_at(self) -> datetime | None:
-        """When the table was created, or restored; None where it cannot be described."""
+        """Return when the table was created, or restored; None where it cannot be described."""
         return dynamodb.created_at(self.client, self.name)
 
     def pending(
@@ -257,7 +256,9 @@ class AggregatedTable:
         return sorted(hidden.values())
 
     def count_pending(self, bucket: str, most: int | None = None) -> int:
-        """How many aggregates are filed as pending under this hour; with `most`, no further than that is counted."""
+        """Return how many aggregates are filed as pending under this hour; with `most`, no further than that is
+        counted.
+        """
         return self._index.count(bucket, most)
 
     def uncommitted(self, group: GroupKey) -> Unit:
@@ -284,7 +285,7 @@ class AggregatedTable:
         return [stored for stored in found if stored.pending == bucket]
 
     def _lost_of(self, items: Sequence[Item]) -> Iterator[CommitRecord]:
-        """Those of these commits, named by key and group, whose aggregate is gone."""
+        """Yield those of these commits, named by key and group, whose aggregate is gone."""
         groups = [group for item in items if (group := commit_items.group_in(item)) is not None]
         with self._explained():
             found = dynamodb.batch_get(
@@ -298,7 +299,9 @@ class AggregatedTable:
                     yield commit_items.read_commit(group, item)
 
     def _plan(self, commit: Commit, now: datetime, most: int) -> "_Plan":
-        """The transaction of the commit itself, of up to `most` actions, and one unit for each row it does not hold."""
+        """Return the transaction of the commit itself, of up to `most` actions, and one unit for each row it does not
+        hold.
+        """
         aggregate = commit.aggregate
         reason = aggregated_reason(aggregate.quantity, len(commit.usages))
         ends = [RowEnd(u.row, RawStatus.AGGREGATED, reason) for u in commit.usages]
@@ -345,7 +348,7 @@ class AggregatedTable:
 
 
 def has_commits(client: "DynamoDBClient", table: str, bucket: str) -> bool:
-    """Whether any group of this hour was committed by us; it stops at the first shard that holds one."""
+    """Return whether any group of this hour was committed by us; it stops at the first shard that holds one."""
     shards = range(own_item_keys.SHARDS)
     pages = (_commit_pages(client, table, bucket, shard, ProjectionExpression=_RANGE, Limit=1) for shard in shards)
     return any(next(iter(of_shard), ()) for of_shard in pages)
@@ -374,7 +377,7 @@ def _commit_key(group: GroupKey) -> Item:
 
 
 def _read(item: Item, failures: Failures | None) -> StoredAggregate | None:
-    """An item as it is stored; None, and a failure, where it cannot be read."""
+    """Return an item as it is stored; None, and a failure, where it cannot be read."""
     try:
         return _stored(item)
     except Exception as error:

@@ -1,7 +1,7 @@
 """A commit as an item of the aggregated table (domain: the tables).
 
 Belongs here: what a commit remembers, in DynamoDB's typed JSON, and reading it back. Does not: writing it together with
-the aggregate and the rows (aggregated_table), what it makes of rows found later (counted).
+the aggregate and the rows (aggregated_table), what it makes of rows found later (committed_rows).
 """
 
 from collections.abc import Iterable
@@ -51,7 +51,9 @@ class Committed:
 
 
 def item_of(aggregate: Aggregate, usages: Iterable[BillableRow], now: datetime) -> dict[str, Any]:
-    """The item of a commit, without its keys. It has no `meteringPending`: no reader of the sparse index meets it."""
+    """Return the item of a commit, without its keys. It has no `meteringPending`: no reader of the sparse index meets
+    it.
+    """
     stamp = dynamodb.stamp(now)
     values: dict[str, Any] = {
         LICENSE: aggregate.key.license_arn,
@@ -69,7 +71,7 @@ def item_of(aggregate: Aggregate, usages: Iterable[BillableRow], now: datetime) 
 
 
 def group_in(item: Item) -> GroupKey | None:
-    """The group that a commit's item names; None where it names none."""
+    """Return the group that a commit's item names; None where it names none."""
     license_arn, prefix = value(item, LICENSE), value(item, GROUP)
     if not isinstance(license_arn, str) or not isinstance(prefix, str):
         return None

@@ -36,7 +36,7 @@ _ROUNDS = 5
 
 @dataclass(frozen=True)
 class Claimed:
-    """What came of claims; whoever is in neither set holds its identity."""
+    """The result of claims; a group in neither set holds its identity."""
 
     refused: frozenset[GroupKey] = frozenset()
     """Another group, billed or still to be, holds the identity."""
@@ -122,7 +122,7 @@ class Identities:
         return found
 
     def _unbilled(self, holders: dict[str, GroupKey]) -> dict[str, tuple[Action, ...]]:
-        """Those of the holders that ended unbilled, each with the checks that it still stands so.
+        """Return those of the holders that ended unbilled, each with the checks that it still stands so.
 
         `holders` has beside each a group of the same product key: a holder's name begins with that.
         """
@@ -144,7 +144,7 @@ class Identities:
         return found
 
     def _place(self, holder: str, license_arn: str) -> tuple[Item, ...]:
-        """The keys of a holder's aggregate and of its commit."""
+        """Return the keys of a holder's aggregate and of its commit."""
         sort_key = holder.removeprefix(f"{license_arn}#")
         aggregate, parts = self._key(license_arn, sort_key), parse_sort_key(sort_key)
         if parts is None:
@@ -153,7 +153,7 @@ class Identities:
         return aggregate, self._key(*own_item_keys.commit_key(group))
 
     def _put(self, key: GroupKey, own: OwnKey, now: datetime, condition: str, before: str) -> Unit:
-        """The write that makes this group the holder, where the item's holder (`:holder`) is the one before."""
+        """Return the write that makes this group the holder, where the item's holder (`:holder`) is the one before."""
         stamp = {"S": dynamodb.stamp(now)}
         item: Item = {
             **self._key(*own),
@@ -197,7 +197,7 @@ def identity_key(aggregate: Aggregate) -> OwnKey:
 
 
 def _name(key: GroupKey) -> str:
-    """How a group is named as holder."""
+    """Return how a group is named as holder."""
     return f"{key.license_arn}#{key.prefix}"
 
 

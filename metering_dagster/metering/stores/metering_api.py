@@ -1,7 +1,7 @@
 """BatchMeterUsage: one call, and what its answer or error means (domain: what metering is).
 
-Belongs here: sending a batch, every error class of the API. Does not: which record a result is about (answers), what to
-do about it (submission), when a call may be sent (quota).
+Belongs here: sending a batch, every error class of the API. Does not: which record a result is about
+(metering_response), what to do about it (submission), when a call may be sent (rate_limiter).
 """
 
 from collections.abc import Callable
@@ -83,12 +83,12 @@ class Marketplace:
 
     @property
     def region(self) -> str:
-        """Where calls go; the quota and a record's identity are of this Region."""
+        """Return where calls go; the quota and a record's identity are of this Region."""
         return self.client.meta.region_name
 
     @property
     def where(self) -> str:
-        """The Region and endpoint, for messages."""
+        """Return the Region and endpoint, for messages."""
         return mask_text(f"{self.region} at {self.client.meta.endpoint_url}")
 
     def send(self, batch: Batch) -> MeteringResponse | CallFailure:
@@ -111,7 +111,7 @@ class Marketplace:
 
 
 def _failure(error: Exception, batch: Batch, now: datetime) -> CallFailure:
-    """The meaning of an error that a call ended with."""
+    """Return the meaning of an error that a call ended with."""
 
     def masked(words: str) -> str:
         # The service may quote whom the call was about, and not every name is known by its form.

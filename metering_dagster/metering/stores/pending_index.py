@@ -55,7 +55,7 @@ class PendingIndex:
                 yield [item for item in answer["Items"] if item[RANGE_KEY]["S"] in wanted]
 
     def count(self, bucket: str, most: int | None = None, until: float | None = None) -> int:
-        """How many items are filed under this hour; with `most`, no further than that is counted.
+        """Return how many items are filed under this hour; with `most`, no further than that is counted.
 
         `until`, by `time.monotonic()`: a count that is not through by then is an `UnreachableError`.
         """

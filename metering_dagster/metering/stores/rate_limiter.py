@@ -83,7 +83,7 @@ class Quota:
                 self._waiting -= 1
 
     def _take(self, urgent: bool) -> int:
-        """A slot of our own that has not gone by."""
+        """Return a slot of our own that has not gone by."""
         now = self._current_slot()
         self._held = [slot for slot in self._held if slot > now]
         if not self._held:
@@ -116,7 +116,7 @@ class Quota:
                     self.sleep((ahead + random.uniform(*_COME_BACK_SLOTS)) * SLOT_SECONDS)
 
     def _add(self, now: int, count: int, urgent: bool) -> tuple[int | None, int | None]:
-        """The counter's new end; or None, and where it stands, if it lies in the past or too far ahead."""
+        """Return the counter's new end; or None, and where it stands, if it lies in the past or too far ahead."""
         condition = "nextSlot > :now"
         values = {":some": {"N": str(count)}, ":now": {"N": str(now)}}
         if not urgent:
@@ -136,7 +136,9 @@ class Quota:
                      {":soon": {"N": str(now + 1)}, ":end": {"N": str(end)}})  # fmt: skip
 
     def _update(self, update: str, condition: str, values: dict[str, dict[str, str]]) -> tuple[int | None, int | None]:
-        """Where the counter ends after the update; or None, and where it stands, if the condition did not hold."""
+        """Return where the counter ends after the update; or None, and where it stands, if the condition did
+        not hold.
+        """
         try:
             answer = self.client.update_item(
                 TableName=self.table,

@@ -29,7 +29,7 @@ _ACTION_BYTES = 4_000
 
 
 class Written(Enum):
-    """How much of a record's end was written."""
+    """The part of a record's end that was written."""
 
     WHOLE = "all of it"
     BARE = "the status alone: reason, record id and updatedAt do not fit into the item's 400 KB"

@@ -41,7 +41,7 @@ class SubscribersTable:
         self.client, self.name = client, name
 
     def product_codes(self, buyers: Iterable[Buyer]) -> dict[Buyer, str]:
-        """The product codes of those buyers whose row names one."""
+        """Return the product codes of those buyers whose row names one."""
         keys = [{_HASH: {"S": arn}, _RANGE: {"S": account}} for arn, account in sorted(set(buyers)) if account]
         codes = {}
         with Explained(self.client, self.name, SHAPE):
@@ -52,7 +52,7 @@ class SubscribersTable:
         return codes
 
     def deprovisioning(self) -> Windows:
-        """The buyers whose flush window is open: found by the sparse index, and read again consistently."""
+        """Return the buyers whose flush window is open: found by the sparse index, and read again consistently."""
         found: dict[Buyer, datetime | None] = {}
         for item in open_windows(self.client, self.name):
             found[item[_HASH]["S"], item[_RANGE]["S"]] = instant_of(value(item, EXPIRY))
@@ -60,7 +60,7 @@ class SubscribersTable:
 
 
 def open_windows(client: "DynamoDBClient", table: str) -> Iterator[Item]:
-    """Every row that carries the flag of a flush window, as it stands in the table now."""
+    """Yield every row that carries the flag of a flush window, as it stands in the table now."""
     with Explained(client, table, SHAPE):
         for page in dynamodb.pages(
             client.query,

@@ -1,7 +1,7 @@
 """The usage table: raw rows as the seller wrote them (domain: the tables).
 
 Belongs here: its keys and attributes, reading pending rows and groups, writing a row's end on the condition that it is
-still what was read. Does not: what is wrong with a row, what becomes of a group (rows, groups).
+still what was read. Does not: what is wrong with a row, what becomes of a group (raw_row, aggregate_group).
 """
 
 from collections import Counter
@@ -54,7 +54,7 @@ _ACTION_BYTES = 4_000
 
 
 class _How(Enum):
-    """How much of a row's end is written."""
+    """The part of a row's end that is written."""
 
     WHOLE = "all of it"
     BARE = "the status alone"
@@ -119,11 +119,11 @@ class UsageTable:
             raise error
 
     def count_pending(self, bucket: str, most: int | None = None) -> int:
-        """How many rows are filed under this hour; with `most`, no further than that is counted."""
+        """Return how many rows are filed under this hour; with `most`, no further than that is counted."""
         return self._index.count(bucket, most)
 
     def group_rows(self, key: GroupKey) -> list[RawRow]:
-        """All rows under the group's key prefix, final ones included, read consistently.
+        """Return all rows under the group's key prefix, final ones included, read consistently.
 
         The prefix may also begin the keys of a longer dimension: `groups.belongs` tells.
         """
@@ -132,7 +132,7 @@ class UsageTable:
             return [_row(item) for page in dynamodb.pages(self.client.query, **request) for item in page]
 
     def stamped_rows(self, key: GroupKey) -> list[StampedRow]:
-        """The same rows with their stamps, which only the settling of an aggregate of others looks at."""
+        """Return the same rows with their stamps, which only the settling of an aggregate of others looks at."""
         request = self._prefix_request(key)
         request["ProjectionExpression"] += ", createdAt, updatedAt, lateBy"
         with self._explained():
@@ -143,13 +143,13 @@ class UsageTable:
             ]
 
     def rows(self, keys: Iterable[IndexedRow]) -> list[RawRow]:
-        """These rows as they stand in the table now, read consistently; those that are gone are left out."""
+        """Return these rows as they stand in the table now, read consistently; those that are gone are left out."""
         wanted = [{_HASH: {"S": key.license_arn}, _RANGE: {"S": key.sort_key}} for key in keys]
         with self._explained():
             return [_row(item) for item in dynamodb.batch_get(self.client, self.name, wanted)]
 
     def count_rejected(self, keys: Iterable[tuple[str, str]]) -> int:
-        """How many of the rows with these keys are rejected, as the table stands now."""
+        """Return how many of the rows with these keys are rejected, as the table stands now."""
         return sum(row.is_rejected for row in self.rows(IndexedRow(arn, key, None, None) for arn, key in sorted(keys)))
 
     def write(self, ends: Sequence[RowEnd], now: datetime) -> list[bool]:
@@ -173,7 +173,7 @@ class UsageTable:
         return written
 
     def end_unit(self, end: RowEnd, now: datetime, how: "_How | None" = None) -> Unit:
-        """The action that gives a row its end; for a transaction of this or another store."""
+        """Return the action that gives a row its end; for a transaction of this or another store."""
         action = self._end_action(end, {"S": dynamodb.stamp(now)}, how or _How.WHOLE)
         return Unit((action,), _ACTION_BYTES + bytes_of(action["Update"]["ExpressionAttributeValues"]))
 

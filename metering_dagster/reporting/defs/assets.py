@@ -1,6 +1,6 @@
 """The daily report of the hourly ledger: its asset, job and schedule.
 
-Belongs here: when a report is made and how it shows. Does not: adding up and drawing (report).
+Belongs here: when a report is made and how it shows. Does not: adding up and drawing (daily_report).
 """
 
 import base64
@@ -113,7 +113,9 @@ refresh_report = dg.define_asset_job(
 
 
 def report_schedule(settings: Settings) -> dg.ScheduleDefinition:
-    """`metering_report_daily`: ten minutes before each hour, today; until 06:00 and at 23:50 yesterday as well."""
+    """Return `metering_report_daily`: ten minutes before each hour, today; until 06:00 and at 23:50 yesterday
+    as well.
+    """
 
     @dg.schedule(
         name="metering_report_daily",
@@ -145,7 +147,7 @@ def report_schedule(settings: Settings) -> dg.ScheduleDefinition:
 
 
 def days_of_tick(now: datetime) -> list[str]:
-    """The days whose report a tick at `now` looks after."""
+    """Return the days whose report a tick at `now` looks after."""
     days = [now]
     if now.hour < YESTERDAY_UNTIL_HOUR or now.hour == LAST_HOUR_OF_DAY:
         days.append(now - timedelta(days=1))
@@ -153,12 +155,12 @@ def days_of_tick(now: datetime) -> list[str]:
 
 
 def hours_of(day: str) -> list[str]:
-    """The hour buckets of a day."""
+    """Return the hour buckets of a day."""
     return [f"{day}T{hour:02d}" for hour in range(24)]
 
 
 def digest_of_day(ledger: "Ledger", day: str) -> str:
-    """Which files the ledger has of this day; empty where it has none. Files are only ever added."""
+    """Return which files the ledger has of this day; empty where it has none. Files are only ever added."""
     names = [path.rsplit("/", 1)[-1] for bucket in hours_of(day) for path in ledger.files_of(bucket)]
     return hashlib.blake2b("\n".join(names).encode(), digest_size=8).hexdigest() if names else ""
 

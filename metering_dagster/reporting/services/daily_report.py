@@ -26,7 +26,7 @@ MOST_DIMENSIONS = 8
 
 @dataclass(frozen=True, slots=True, order=True)
 class Line:
-    """What one hour holds of one dimension and outcome."""
+    """The sum of one dimension and outcome in one hour."""
 
     hour: str
     dimension: str
@@ -37,7 +37,9 @@ class Line:
 
 
 def lines_of_hour(ledger: Ledger, bucket: str) -> list[Line]:
-    """The hour in lines: of a record only its last answer, of a waiting group only what no record has replaced."""
+    """Return the hour in lines: of a record only its last answer, of a waiting group only what no record has
+    replaced.
+    """
     table = ledger.table_of_hour(bucket)
     if table is None:
         return []
@@ -72,7 +74,7 @@ def _lines(bucket: str, kind: EntryKind, table: "pa.Table", quantity: str) -> li
 
 
 def table_of_day(lines: Iterable[Line]) -> "pd.DataFrame":
-    """One row for each hour, dimension, kind and outcome, in that order; quantities are exact decimals."""
+    """Return one row for each hour, dimension, kind and outcome, in that order; quantities are exact decimals."""
     import pandas as pd
 
     columns = ["hour", "dimension", "kind", "outcome", "entries", "quantity"]
@@ -81,7 +83,7 @@ def table_of_day(lines: Iterable[Line]) -> "pd.DataFrame":
 
 
 def draw(day: str, table: "pd.DataFrame") -> bytes:
-    """The day as a PNG: usage by hour, a strip for each dimension, and below it what became of everything."""
+    """Return the day as a PNG: usage by hour, a strip for each dimension, and below it what became of everything."""
     from matplotlib.figure import Figure
 
     hours = [f"{day}T{hour:02d}" for hour in range(24)]
