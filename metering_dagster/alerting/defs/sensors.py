@@ -45,9 +45,9 @@ def run_failures_sensor(settings: Settings, first_hour: datetime = FIRST_HOUR) -
         minimum_interval_seconds=INTERVAL_SECONDS,
         default_status=dg.DefaultSensorStatus.RUNNING if settings.running else dg.DefaultSensorStatus.STOPPED,
         description=(
-            "Tells of each failed run, and of hours that are not closed four hours before their window ends: in this "
-            "sensor's log, and where configured by SNS and a webhook. A tick that fails could not deliver an alert; "
-            "the next one tries again."
+            "Reports each failed run, and each hour that is not closed four hours before its window ends. Alerts go to "
+            "this sensor's log, and to SNS and a webhook where these are configured. A failed tick could not deliver "
+            "an alert; the next one tries again."
         ),
     )
     def look(context: dg.SensorEvaluationContext, metering: dg.ResourceParam[Deployment]) -> dg.SensorResult:

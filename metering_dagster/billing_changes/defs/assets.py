@@ -83,10 +83,10 @@ def billing_changes(settings: Settings, days: dg.DailyPartitionsDefinition | Non
         retry_policy=dg.RetryPolicy(max_retries=3, delay=1, backoff=dg.Backoff.EXPONENTIAL),
         metadata={"dagster/column_schema": column_schemas.BILLING_CHANGES},
         description=(
-            "The cells of a day of cloud-billing data, each a subscription on that day: when it was last ingested, "
-            "what it costs now and cost in the report before, and whether it was touched since, changed its amount or "
-            "vanished. A watermark of ingests and no diff of amounts: a cell fetched again with the same amount is "
-            "touched. Any day can be materialized again, also one that is older than the horizon."
+            "The cells of a day of cloud-billing data; a cell is a subscription on that day. Each row says when the "
+            "cell was last ingested, what it costs now and in the report before, and whether it was touched, changed "
+            "or vanished since. It is a watermark of ingests, not a diff: a cell ingested again with the same amount "
+            "is touched. You can materialize any day again, also one older than the horizon."
         ),
     )
     def cells_of_day(

@@ -22,7 +22,7 @@ CHECKS: Mapping[str, str] = {
     "groups_are_claimed": "Every tenant and resource group that has rows on the day is named by a subscription.",
     "stamps_are_sound": "Every row of the day has a stamp: none before the year 2000, none ahead of the database's "
     "clock.",
-    "no_gap": "The sensor was never away for longer than it looks back, nor did the day leave the horizon meanwhile.",
+    "no_gap": "No poll came later than the watermark looks back, and the day stayed within the horizon.",
 }
 _EXAMPLES = 5
 

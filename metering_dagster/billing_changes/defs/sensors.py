@@ -46,8 +46,8 @@ def billing_changes_sensor(settings: Settings, days: dg.DailyPartitionsDefinitio
         minimum_interval_seconds=settings.billing_changes_seconds,
         default_status=dg.DefaultSensorStatus.RUNNING if settings.running else dg.DefaultSensorStatus.STOPPED,
         description=(
-            "Looks which days of billing data were ingested again, and asks for a run of each once it is quiet. "
-            "Compares what was reported with what the database holds: the last days hourly, the whole horizon daily."
+            "Polls for days of billing data that were ingested again, and requests a run of each once its writes have "
+            "stopped. It also compares the reports with the database: the last days hourly, the whole horizon daily."
         ),
     )
     def tick(

@@ -55,9 +55,9 @@ def expired_usage(settings: Settings) -> dg.AssetsDefinition:
         owners=OWNERS,
         tags={MODE_TAG: mode},
         description=(
-            "What could not be billed in time. Raw rows and records that are still pending past their window come to "
-            "their end, each told by hour and dimension: `AggregationExpired`, `SubmissionExpired`, or what an earlier "
-            "commit makes of them. A partition is a shard: every seventh hour, up to 400 days back."
+            "Usage that could not be billed in time. Raw rows and records still pending past their window end as "
+            "`AggregationExpired`, `SubmissionExpired`, or as an earlier commit settles them. The sweep reports them "
+            "by hour and dimension. A partition is a shard: every seventh hour, up to 400 days back."
             f"\n\n**Mode: {mode}** (`METERING_MODE`)."
         ),
     )
@@ -117,5 +117,5 @@ age_out = dg.define_asset_job(
     selection=dg.AssetSelection.assets(NAME),
     partitions_def=SHARDS,
     tags={"metering/lane": "expiry"},
-    description="End what can no longer be billed in one shard's hours, and tell what was lost.",
+    description="End what can no longer be billed in one shard's hours, and report the lost usage.",
 )

@@ -40,8 +40,8 @@ def _schedule(shard: int, settings: Settings) -> dg.ScheduleDefinition:
         default_status=dg.DefaultScheduleStatus.RUNNING if settings.running else dg.DefaultScheduleStatus.STOPPED,
         tags={LANE: "expiry", SHARD: str(shard)},
         description=(
-            f"Ends what can no longer be billed in every seventh hour ({shard} modulo 7 back): when something is "
-            f"pending in the newest of them, and once a day, at {6 + 2 * shard:02d} h, in all of them."
+            f"Ends what can no longer be billed in every seventh hour (hours back modulo 7 is {shard}). Requests a run "
+            f"when usage is pending in the newest six, and once a day, at {6 + 2 * shard:02d}:00 UTC, for all of them."
         ),
     )
     def tick(

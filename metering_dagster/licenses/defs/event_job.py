@@ -47,8 +47,8 @@ def apply_events(context: dg.OpExecutionContext, metering: dg.ResourceParam[Depl
 @dg.job(
     tags={**RUN_TAGS, "dagster/max_retries": "0"},
     description=(
-        "Applies the marketplace's lifecycle events to the subscribers table. Events may come twice, late and in any "
-        "order; what cannot be applied is left to the queue's dead-letter queue."
+        "Apply the marketplace's lifecycle events to the subscribers table. Events may arrive twice, late and in any "
+        "order. The queue moves an event that cannot be applied to its dead-letter queue."
     ),
 )
 def apply_marketplace_events() -> None:

@@ -27,7 +27,7 @@ def marketplace_events_sensor(settings: Settings) -> dg.SensorDefinition:
         job=apply_marketplace_events,
         minimum_interval_seconds=settings.events_seconds,
         default_status=dg.DefaultSensorStatus.RUNNING if settings.running else dg.DefaultSensorStatus.STOPPED,
-        description="Looks into the queue of the marketplace's lifecycle events: a run comes when something waits.",
+        description="Polls the queue of the marketplace's lifecycle events, and requests a run when messages wait.",
     )
     def look(
         context: dg.SensorEvaluationContext, metering: dg.ResourceParam[Deployment]

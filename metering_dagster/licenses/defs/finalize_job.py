@@ -58,8 +58,8 @@ def close_deprovisioned(context: dg.OpExecutionContext, metering: dg.ResourcePar
 @dg.job(
     tags=TAGS,
     description=(
-        "Close the flush windows whose end has come: the license is inactive from then on. Usage of it that is still "
-        "pending fails the check all_subscribed of its hour."
+        "Close the flush windows whose end has come: the license becomes inactive. If usage of it is still pending, "
+        "the check all_subscribed of that hour fails."
     ),
 )
 def finalize_deprovisioned() -> None:

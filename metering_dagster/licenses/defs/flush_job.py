@@ -74,8 +74,8 @@ def flush_hour(hour: object) -> None:
 @dg.job(
     tags=TAGS,
     description=(
-        "Bill what deprovisioning licenses have used, before AWS Marketplace stops taking it: every hour that can be "
-        "billed, lock or no lock, and the current one in the last ten minutes. Who they are it reads for itself."
+        "Bill the usage of deprovisioning licenses before AWS Marketplace stops taking it: every billable hour, locked "
+        "or not, and the current hour in the last ten minutes. The run reads which licenses these are."
     ),
 )
 def flush_deprovisioning() -> None:

@@ -32,7 +32,7 @@ def license_sensors(
         job=flush,
         minimum_interval_seconds=settings.flush_seconds,
         default_status=status,
-        description="Asks for a flush where a license is deprovisioning and usage of it is pending.",
+        description="Requests a flush when a license is deprovisioning and usage of it is pending.",
     )
     def deprovisioning_flush(context: dg.SensorEvaluationContext, metering: dg.ResourceParam[Deployment]) -> Answer:
         deployment, now = metering, metering.settings.require().now()
@@ -60,7 +60,7 @@ def license_sensors(
         job=finalize,
         minimum_interval_seconds=settings.finalize_seconds,
         default_status=status,
-        description="Asks for the closing of flush windows whose end has come.",
+        description="Requests a run that closes the flush windows whose end has come.",
     )
     def deprovisioned_finalizer(context: dg.SensorEvaluationContext, metering: dg.ResourceParam[Deployment]) -> Answer:
         deployment, now = metering, metering.settings.require().now()

@@ -39,8 +39,8 @@ def external_assets(settings: Settings) -> list[dg.AssetSpec]:
             tags=tags,
             metadata=_table(column_schemas.RAW_USAGE, settings.usage_table),
             description=(
-                "Raw usage rows, as the seller's services write them into the table `USAGE_TABLE`: at most one a "
-                "second for each license, account and dimension. A row with `meteringPending` waits to be metered."
+                "Raw usage rows that the seller's services write into the table `USAGE_TABLE`: at most one a second "
+                "for each license, account and dimension. A row with `meteringPending` waits to be metered."
             ),
         ),
         dg.AssetSpec(
@@ -50,8 +50,8 @@ def external_assets(settings: Settings) -> list[dg.AssetSpec]:
             tags=tags,
             metadata=_table(column_schemas.SUBSCRIBERS, settings.subscribers_table),
             description=(
-                "Who may be billed, in the table `SUBSCRIBERS_TABLE`: which product a license is of, and which "
-                "licenses are deprovisioning."
+                "The buyers that may be billed, in the table `SUBSCRIBERS_TABLE`: each license's product, and whether "
+                "it is deprovisioning."
             ),
         ),
     ]
@@ -77,8 +77,8 @@ def hourly_assets(
         tags=tags,
         metadata=_table(column_schemas.RAW_USAGE, settings.usage_table),
         description=about(
-            "What waits to be metered in this hour. Rows with impossible keys are rejected, misfiled ones go to the "
-            "hour that their key says. A plan, not data: the next asset reads for itself."
+            "The raw rows that wait to be metered in this hour. Rows with impossible keys are rejected; misfiled rows "
+            "go to their key's hour. This asset stores nothing: the next one reads the tables itself."
         ),
     )
     def pending_usage(raw_usage: object) -> object:
@@ -98,7 +98,8 @@ def hourly_assets(
         metadata=_table(column_schemas.AGGREGATED_USAGE, settings.aggregated_usage_table),
         description=about(
             "One record for each license, account and dimension of the hour: the exact sum of its raw rows, committed "
-            "once. A bad row holds its group until it is mended or the hour is at its last call; late rows are told."
+            "once. An invalid row holds its group until you mend it, or until the hour's last call. Late rows fail a "
+            "check."
         ),
     )
     def aggregated_usage(pending_usage: object, raw_usage: object) -> object:
@@ -117,8 +118,8 @@ def hourly_assets(
         check_specs=checks.specs("metered_usage", checks.METERED, partitions),
         metadata=_table(column_schemas.AGGREGATED_USAGE, settings.aggregated_usage_table),
         description=about(
-            "The hour as AWS Marketplace billed it: every pending aggregate, ours or the seller's own, sent through "
-            "BatchMeterUsage, its answer written down. Green only if nothing that could be sent is left."
+            "The hour as AWS Marketplace billed it. The run sends every pending aggregate through BatchMeterUsage, the "
+            "seller's own ones too, and records each answer. Green only if nothing that could be sent is left."
         ),
     )
     def metered_usage(aggregated_usage: object, subscribers: object) -> object:

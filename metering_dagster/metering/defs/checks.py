@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from metering_dagster.metering.services.submission_report import Submission
 
 AGGREGATED: Mapping[str, str] = {
-    "quantity_conserved": "What the rows of the groups seen add up to is what was committed, held, rejected or late.",
-    "no_rejected_rows": "No raw row of the hour is rejected. A rejected one holds its group until it is mended.",
-    "no_late_usage": "No row came after its group was committed: such usage cannot be billed in its hour.",
+    "quantity_conserved": "The rows that this run saw add up to what it committed, held, rejected or found late.",
+    "no_rejected_rows": "No raw row of the hour is rejected. A rejected row holds its group until you mend it.",
+    "no_late_usage": "No row arrived after its group was committed. Such usage cannot be billed in its hour.",
 }
 METERED: Mapping[str, str] = {
-    "all_submitted": "Everything was sent and answered; no record was refused.",
-    "no_conflicting_duplicates": "No record was billed before with another quantity: the first one stands, for good.",
+    "all_submitted": "Every pending record was sent and answered, and the service refused none.",
+    "no_conflicting_duplicates": "No record was billed before with another quantity: the first one stands for good.",
     "all_subscribed": "Every buyer with usage was subscribed.",
-    "hour_closed": "Nothing of the hour is pending any more.",
+    "hour_closed": "No raw row and no aggregate of the hour is pending.",
 }
 _WARN, _ERROR = dg.AssetCheckSeverity.WARN, dg.AssetCheckSeverity.ERROR
 

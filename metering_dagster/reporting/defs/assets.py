@@ -50,7 +50,7 @@ def metering_report(mode: str, days: dg.DailyPartitionsDefinition | None = None)
         owners=["team:metering"],
         tags={"metering/mode": mode},
         description=(
-            "A day of the ledger: usage by hour and dimension, and what became of every record, row and group. "
+            "A day of the ledger: usage by hour and dimension, and how every record, row and group ended."
             f"\n\n**Mode: {mode}** (`METERING_MODE`)."
         ),
         metadata={"dagster/column_schema": _column_schema()},
@@ -125,8 +125,8 @@ def report_schedule(settings: Settings) -> dg.ScheduleDefinition:
         default_status=dg.DefaultScheduleStatus.RUNNING if settings.running else dg.DefaultScheduleStatus.STOPPED,
         tags={"metering/lane": "regular"},
         description=(
-            "Renews today's report whenever runs have written to the ledger; until 06:00 and at 23:50, when its last "
-            "calls are over, yesterday's as well."
+            "Renews today's report when runs have written to the ledger. Until 06:00 UTC, and at 23:50 when the last "
+            "calls are over, it renews yesterday's as well."
         ),
     )
     def tick(
