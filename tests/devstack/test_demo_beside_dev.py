@@ -23,7 +23,7 @@ from metering_dagster.devstack.endings import departure
 from metering_dagster.devstack.sandbox import SandboxClient
 from metering_dagster.devstack.stack import SUBSCRIBERS_TABLE, LocalStack
 from tests.e2e.instance import Instance
-from tests.e2e.processes import Process, launched, until
+from tests.e2e.processes import Process, free_port, launched, until
 
 pytestmark = pytest.mark.services  # it takes minutes
 
@@ -123,7 +123,7 @@ def rehearsed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rehearsed]:
     project = tmp_path_factory.mktemp("project")
     for name in ("dagster.yaml", "workspace.yaml"):
         (project / name).write_text((ROOT / name).read_text())
-    with opened(project, "dev", "dev") as dev:
+    with opened(project, "dev", "dev", "--port", str(free_port())) as dev:  # other tests have one on the first port
         # Half past an hour: earlier than ten past, the buyer who leaves has not used the current hour yet.
         half_past = (datetime.now(UTC) - timedelta(hours=1)).replace(minute=30, second=0, microsecond=0)
         now = rehearsal_instant(half_past)
