@@ -1,8 +1,8 @@
-"""Comparing what was reported with what the database holds: it finds what no stamp tells of, such as a commit later
-than the overlap, a deletion, a clock that went wrong (domain: the billing-changes signal). Pure.
+"""The reconcile: it compares reports with the database (domain §7). Pure.
 
-Belongs here: which days are compared when, and what a difference means. Does not: reading them (changes), what happens
-to a day that differs (pending).
+It finds changes that no stamp shows: a commit later than the overlap, a deletion, a wrong clock. Belongs here: which
+days are compared when, and what a difference means. Does not: reading them (stores/queries), what happens to a day that
+differs (pending_day).
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -17,10 +17,10 @@ _NEVER = datetime.min.replace(tzinfo=UTC)
 
 @dataclass(frozen=True)
 class MaterializedReading:
-    """What a day's last materialization says of its reading."""
+    """Reading of the tables that a day's last materialization rests on."""
 
     read_at: datetime
-    """The database's clock just before it: what was committed by then is in it."""
+    """The database's clock just before it: everything committed by then is in it."""
     state: str
     """The digest of the day's cells, as `states_of_days` makes it; empty if it had none."""
 
@@ -40,7 +40,7 @@ class Days:
 
 
 def changed_days(before: Mapping[date, str], now: Mapping[date, str]) -> set[date]:
-    """The days that the two have other things of."""
+    """Return the days whose texts differ."""
     return {day for day in {*before, *now} if before.get(day, "") != now.get(day, "")}
 
 
@@ -53,9 +53,9 @@ def to_compare(
     at: datetime,
     rules: PollRules,
 ) -> list[date]:
-    """The days whose turn it is, suspects first, then those not compared for the longest time, late days first.
+    """Return the days to compare now: suspects first, then those not compared for the longest time, late days first.
 
-    `compared` tells when each was last compared. Those that are `busy` wait: their runs are still to come.
+    `compared`: when each day was last compared. Days that are `busy` wait for their runs.
     """
     recent = horizon.last - timedelta(days=rules.recent_days)
     turns = []
@@ -70,7 +70,7 @@ def to_compare(
 def differences(
     days: Iterable[date], states: Mapping[date, str], reported: Callable[[date], MaterializedReading | None]
 ) -> dict[date, Why]:
-    """The days of which something else was reported than is there now."""
+    """Find the days whose report differs from the tables, with the reason."""
     found = {}
     for day in days:
         state, known = states.get(day, ""), reported(day)

@@ -1,10 +1,11 @@
-"""One look at the billing database: which days have moved, and which of them are to be materialized now.
+"""One poll of the billing database: which days changed, and which of them are due.
 
-Belongs here: the order of a look, and what becomes of what it finds. Does not: the arithmetic of marks (watermark),
-reading fresh rows (fresh), when a day is due (pending), which days are compared (reconcile), the cursor (memory), SQL
-(changes), Dagster (sensors).
+Belongs here: the order of a poll, and what happens to the days it finds. Does not: the arithmetic of marks
+(rules/watermark), reading fresh rows (fresh_stamps), when a day is due (rules/pending_day), which days are compared
+(rules/reconcile), the cursor's text (rules/cursor), SQL (stores/queries), Dagster (defs/sensors).
 
-Reporting too much is safe, too little is not: wherever a look and a run may have crossed, the day counts as moved.
+Reporting too much is safe, too little is not (domain §7): wherever a poll and a run may have crossed, the day counts as
+changed.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -30,42 +31,42 @@ if TYPE_CHECKING:
     from metering_dagster.billing_changes.stores.queries import BillingSnapshot
 
 LONG_AWAY = timedelta(days=31)
-"""After so long everything is looked at anew: reading all that was stamped since might take longer than a tick has."""
+"""After this long without a poll, polling starts anew: reading all stamps since then may exceed a tick's time-out."""
 _UNKNOWN = (Why.FIRST_LOOK, Why.SUBSCRIPTIONS, Why.NEVER_REPORTED)
-"""Then nothing is known to be materialized of the day, however long ago it was stamped."""
+"""Reasons for which none of the day counts as materialized, however old its stamps are."""
 _NAMED = 5
 
 
 @dataclass(frozen=True)
 class Ask:
-    """A run of a day's partition that is to be asked for."""
+    """Day whose run is requested now."""
 
     day: date
     run_key: str
     why: str
     gap: str
-    """What its check is to say of a time in which nobody looked; empty if there was none."""
+    """The message of its check no_gap about a time without polls; empty if there was none."""
 
 
 @dataclass(frozen=True)
 class Looked:
-    """What came of a look."""
+    """Result of a poll."""
 
     memory: PollCursor
     asked: list[Ask]
     complete_until: datetime | None
-    """What was stamped before that, by a transaction no longer than the overlap, is materialized; None: unknown."""
+    """Everything stamped before that, by transactions no longer than the overlap, is materialized; None: unknown."""
     waiting: list[date]
-    """The days that have moved and are not materialized as they are now."""
+    """The days that changed since their last materialization."""
     first_day: date
-    """Where the horizon begins."""
+    """The oldest day of the horizon."""
     notes: list[str]
-    """What there is to be said, in sentences."""
+    """Sentences for the log or the skip reason."""
 
 
 @dataclass(frozen=True)
 class _Moves:
-    """The days that this look saw move."""
+    """Days that changed since the last poll."""
 
     why: dict[date, Why] = field(default_factory=dict)
     newest: dict[date, datetime] = field(default_factory=dict)
@@ -77,11 +78,11 @@ class _Moves:
 
 @dataclass(frozen=True)
 class _Materialized:
-    """What there is of each day, as far as this look knows."""
+    """Last materialization of each day, as this poll found it."""
 
     reported: Callable[[date], MaterializedReading | None]
     at: datetime
-    """The clock after the snapshot was taken: whatever begins to read from then on reads at least as much."""
+    """The clock after the snapshot was taken: a run that begins to read from then on reads at least as much."""
     rules: PollRules
 
     def read_at(self, day: date) -> datetime | None:
@@ -89,7 +90,7 @@ class _Materialized:
         return None if found is None else found.read_at
 
     def has(self, day: date, one: PendingDay) -> bool:
-        """Whether nothing of the day is left to be read for now."""
+        """Judge whether nothing of the day is left to read for now."""
         return one.is_read(self.read_at(day), self.at, self.rules)
 
 
@@ -102,9 +103,11 @@ def look(
     under_way: Collection[date],
     partitions: Days,
 ) -> Looked:
-    """Look once. `memory`: what the last look has left, None for the first one. `reported`: a day's last
-    materialization. `under_way`: the days whose runs are queued or running, looked up before `reading` began.
-    `partitions`: the days that a run can be asked for.
+    """Poll once.
+
+    `memory`: the last poll's cursor, None for the first one. `reported`: a day's last materialization. `under_way`: the
+    days whose runs are queued or in progress, read before `reading` began. `partitions`: the days that have a
+    partition.
     """
     now, claims = reading.now, reading.claims()
     horizon = _horizon(now, rules, partitions)
@@ -121,16 +124,16 @@ def look(
     done = _Materialized(cache(reported), reading.clock(), rules)
 
     moves = _Moves(dict.fromkeys(fresh.moved, Why.INGESTED), dict(fresh.newest))
-    if renewed and (claims.subscriptions or before.claims):  # where nobody ever claimed anything there is no work
+    if renewed and (claims.subscriptions or before.claims):  # without claims, then and now, there is no work
         why = Why.SUBSCRIPTIONS if before.claims else Why.FIRST_LOOK
         moves.add({day: why for day in {*before.sums, *(sums or {}), *fresh.states} if day in horizon}, {})
-    pending, told = _still_pending(before.pending, done, horizon)
+    pending, gap_is_reported = _still_pending(before.pending, done, horizon)
     suspects = before.suspects | (set() if sums is None else changed_days(before.sums, sums))
     # A day whose run is still to come is compared when it has come: something might hide in between.
     busy = moves.why.keys() | {day for day, one in pending.items() if not done.has(day, one)}
     compared = [] if renewed else to_compare(suspects, before.compared, horizon, busy, at=done.at, rules=rules)
     moves.add(*_differing(reading, claims, compared, done))
-    gap = None if told else before.gap
+    gap = None if gap_is_reported else before.gap
     if gap is not None and not busy and not moves.why:
         moves.add({horizon.last: Why.GAP}, {})
 
@@ -160,13 +163,13 @@ def look(
 def _got_nowhere(
     narrower: PollCursor, signal: Signal, notes: Sequence[str], horizon: Days, done: _Materialized
 ) -> Looked:
-    """A look whose poll took too long. It saw nothing, so all is as the last one left it; the next reads less."""
+    """Return the result of a poll that took too long: it changes nothing, and the next one reads less."""
     said = (
-        f"Reading the fresh rows of {signal} took longer than a statement may. Nothing was asked for. The next look "
-        f"reads a piece of {narrower.narrowed[signal].span} of its stamps, and further ones piece by piece."
+        f"Reading the fresh rows of {signal} took longer than the time-out of a statement. No run was requested. The "
+        f"next polls read their stamps piece by piece, {narrower.narrowed[signal].span} at first."
     )
     waiting = _waiting(narrower.pending, done)
-    # Whoever never looked knows of no day.
+    # Before the first poll no day is known.
     complete_until = _complete_until(narrower, done) if narrower.claims else None
     return Looked(narrower, [], complete_until, waiting, horizon.first, [*notes, said])
 
@@ -176,22 +179,22 @@ def _waiting(pending: Mapping[date, PendingDay], done: _Materialized) -> list[da
 
 
 def _horizon(now: datetime, rules: PollRules, partitions: Days) -> Days:
-    """The days that are looked at; those without a partition are none of them."""
+    """Return the days to poll: those of the horizon that have a partition."""
     return Days(max((now - rules.horizon).date(), partitions.first), min(now.date(), partitions.last))
 
 
 def _days_of_last_look(before: PollCursor, horizon: Days, rules: PollRules, partitions: Days) -> Days:
-    """What was ingested just before a day left the horizon, and after the last look, is still to be seen."""
+    """Return the days to read: an ingest after the last poll, just before its day left the horizon, still counts."""
     first = (before.seen - rules.overlap - rules.horizon).date()
     return Days(min(horizon.first, max(first, partitions.first)), horizon.last)
 
 
 def _before(memory: PollCursor | None, now: datetime, rules: PollRules) -> tuple[PollCursor, list[str]]:
-    """What is remembered as this look begins, and what there is to be said about it."""
+    """Return the cursor to begin with, and notes about it."""
     if memory is None:
         return beginning(now, rules), []
     if now < memory.looked:
-        back = f"The database's clock was set back by {memory.looked - now}; what that may have hidden is looked at."
+        back = f"The database's clock was set back by {memory.looked - now}: the stamps since then are read again."
         return memory.rewound(now), [back]
     if now - memory.looked <= rules.overlap:
         return memory, []
@@ -200,7 +203,7 @@ def _before(memory: PollCursor | None, now: datetime, rules: PollRules) -> tuple
     gap = PollGap(since, now, (first, last) if first <= last else None)
     pending = {day: replace(one, tells_gap=False) for day, one in memory.pending.items()}
     if now - memory.looked > LONG_AWAY:
-        return replace(beginning(now, rules), pending=pending, gap=gap), [gap.words, "Everything is looked at anew."]
+        return replace(beginning(now, rules), pending=pending, gap=gap), [gap.words, "Polling starts anew."]
     return replace(memory, pending=pending, gap=gap), [gap.words]
 
 
@@ -211,22 +214,22 @@ def _is_time_to_sum(before: PollCursor, now: datetime, rules: PollRules) -> bool
 def _still_pending(
     pending: Mapping[date, PendingDay], done: _Materialized, horizon: Days
 ) -> tuple[dict[date, PendingDay], bool]:
-    """What is still pending, and whether a run that tells of the gap is through."""
-    still, told = {}, False
+    """Return the days that are still pending, and whether a run has reported the gap."""
+    still, reported = {}, False
     for day, one in pending.items():
         read_at = done.read_at(day)
-        told = told or (one.tells_gap and done.has(day, one))
+        reported = reported or (one.tells_gap and done.has(day, one))
         # A stamp ahead of the clock is waited for within the horizon only.
         left = day < horizon.first and done.has(day, one)
         if not left and not one.is_done(read_at, done.at, done.rules):
             still[day] = one.updated(read_at, done.at, done.rules)
-    return still, told
+    return still, reported
 
 
 def _differing(
     reading: "BillingSnapshot", claims: Claims, compared: Collection[date], done: _Materialized
 ) -> tuple[dict[date, Why], dict[date, datetime]]:
-    """Those of the compared days of which something else was reported, and their latest stamps."""
+    """Find the compared days that differ from their reports, and their latest stamps."""
     if not compared:
         return {}, {}
     cells = cells_of(reading.pieces_of(compared, claims, amounts=False), claims)
@@ -248,7 +251,7 @@ def _with_moves(
 def _asked(
     pending: Mapping[date, PendingDay], due: Collection[date], gap: PollGap | None, done: _Materialized
 ) -> tuple[dict[date, PendingDay], list[Ask]]:
-    """What is asked for now: of the days that are due those that have moved first."""
+    """Request runs of the due days, those that changed first before others."""
     after, asked = dict(pending), []
     for day in sorted(due, key=lambda day: (pending[day].since, day))[: done.rules.most_asked]:
         one = pending[day]
@@ -264,7 +267,7 @@ def _compared(
     done: _Materialized,
     horizon: Days,
 ) -> dict[date, datetime]:
-    """When each day was last compared; a materialization is as good: it says what its reading found."""
+    """Return when each day was last compared; a materialization counts as a comparison."""
     times = {**before.compared, **dict.fromkeys(compared, done.at)}
     for day in before.pending.keys() - pending.keys():
         read_at = done.read_at(day)
@@ -285,12 +288,12 @@ def _notes(claims: Claims, fresh: FreshStamps, more: int) -> list[str]:
         notes.append("No subscription is enabled: there is nothing to report.")
     if fresh.ahead:
         named = ", ".join(str(day) for day in sorted(fresh.ahead)[:_NAMED])
-        notes.append(f"{len(fresh.ahead)} days have rows and have not come yet ({named}): they wait until then.")
+        notes.append(f"Future days with rows: {len(fresh.ahead)} ({named}). They are polled once they begin.")
     for signal, one in fresh.narrowed.items():
         notes.append(
-            f"{signal} is read piece by piece, since one reading took longer than a statement may: so far what is "
-            f"stamped before {one.read_until:%Y-%m-%dT%H:%M:%SZ}."
+            f"{signal} is read piece by piece, since one reading took longer than the time-out of a statement. So far "
+            f"it is read up to the stamp {one.read_until:%Y-%m-%dT%H:%M:%SZ}."
         )
     if more:
-        notes.append(f"{more} days more are due; they are asked for at the next look.")
+        notes.append(f"{more} more days are due; the next poll requests their runs.")
     return notes
