@@ -32,9 +32,9 @@ from metering_dagster.billing_changes.rules.consumer_offsets import (
     ConsumerOffset,
     checked_name,
     checked_token,
-    content_of,
     offer_of,
-    standing_of,
+    offset_content,
+    read_offset,
 )
 from metering_dagster.billing_changes.rules.consumer_response import ReportedDays, answer_for
 from metering_dagster.billing_changes.rules.feed_response import (
@@ -42,7 +42,7 @@ from metering_dagster.billing_changes.rules.feed_response import (
     FeedRequest,
     FeedResponse,
     answer_since,
-    asked_since,
+    parsed_since,
     record,
 )
 from metering_dagster.billing_changes.services.deployment import Billing
@@ -77,15 +77,15 @@ def changes(
     database, `SettingsError` if BILLING_DATABASE_URL is not set.
     """
     billing = _billing(settings)
-    asked = asked_since(since)
+    parsed = parsed_since(since)
     horizon = billing.rules.horizon if horizon_days is None else timedelta(days=_checked_horizon(horizon_days))
     with billing.database.reading() as reading:
-        question = FeedRequest(asked, horizon, reading.now)
+        question = FeedRequest(parsed, horizon, reading.now)
         starts = {signal: question.start(reading.precision(signal)) for signal in Signal}
         claims = reading.claims()
         pieces = reading.pieces_since(starts, question.read_from) if claims.subscriptions else []
         far_ahead = reading.now + billing.rules.overlap
-        odd = reading.odd_days(question.first_day, far_ahead) if claims.subscriptions else {}
+        odd = reading.days_with_invalid_stamps(question.first_day, far_ahead) if claims.subscriptions else {}
     return answer_since(question, billing.rules.overlap, pieces, claims, odd)
 
 
@@ -151,21 +151,21 @@ def frame(answer: FeedResponse) -> "pd.DataFrame":
 
 def _offer(billing: Billing, files: "DayFiles", name: str) -> FeedResponse:
     # The order matters: each reading is at least as new as the one before it claims.
-    looked = files.document(heartbeat.NAME)
-    beat = heartbeat.read_heartbeat(looked.content) if looked else None
+    stored = files.document(heartbeat.NAME)
+    beat = heartbeat.read_heartbeat(stored.content) if stored else None
     document = files.document(_place(name))
-    standing = _standing(name, document)
+    offset = _offset(name, document)
     generations = files.generations()
-    due = [day for day, generation in generations.items() if not standing.has_taken(day, generation)]
+    due = [day for day, generation in generations.items() if not offset.has_taken(day, generation)]
     there, damaged = _read(files, due)
     offer = offer_of(name, there, beat.complete_until if beat and not damaged else None)
-    lost = sorted(standing.marks.keys() - generations.keys())
+    lost = sorted(offset.marks.keys() - generations.keys())
     reported = ReportedDays([report for _, report in there], lost, beat, damaged)
     answer = answer_for(
-        standing, offer, reported,
+        offset, offer, reported,
         now=datetime.now(UTC), horizon=billing.rules.horizon, stale=_stale(billing.settings),
     )  # fmt: skip
-    _keep(files, name, document, standing, standing.offered(offer))
+    _keep(files, name, document, offset, offset.offered(offer))
     return answer
 
 
@@ -185,14 +185,14 @@ def _read(files: "DayFiles", days: Iterable[date]) -> tuple[list[tuple[str, "Day
 
 def _acknowledge(files: "DayFiles", name: str, token: str) -> bool:
     document = files.document(_place(name))
-    standing = _standing(name, document)
-    moved = standing.acknowledging(token)
-    _keep(files, name, document, standing, moved)
-    return moved is not standing
+    offset = _offset(name, document)
+    advanced = offset.acknowledging(token)
+    _keep(files, name, document, offset, advanced)
+    return advanced is not offset
 
 
-def _standing(name: str, document: "StoredDocument | None") -> ConsumerOffset:
-    return ConsumerOffset(name) if document is None else standing_of(name, document.content)
+def _offset(name: str, document: "StoredDocument | None") -> ConsumerOffset:
+    return ConsumerOffset(name) if document is None else read_offset(name, document.content)
 
 
 def _keep(
@@ -200,7 +200,7 @@ def _keep(
 ) -> None:
     """Write the offset if it changed. Raises `ReplacedMeanwhileError` if another call wrote it since the reading."""
     if after is not before:
-        files.replace_document(_place(name), content_of(after), read.generation if read else None)
+        files.replace_document(_place(name), offset_content(after), read.generation if read else None)
 
 
 def _until_not_replaced(attempt: Callable[[], T]) -> T:

@@ -29,7 +29,7 @@ class Collector:
         """Return the `BILLING_DATABASE_URL` of the sample's database."""
         return billing_db.url_of(self.database)
 
-    def make_up(self) -> None:
+    def catch_up(self) -> None:
         """Load the sample at the first start; later the nights since the last start."""
         billing_db.fill(self.database, generate(datetime.now(UTC)))
 

@@ -21,7 +21,7 @@ from metering_dagster.devstack import billing_db
 from metering_dagster.devstack.billing_reingest import CellKey, Move, reingest
 from metering_dagster.devstack.billing_sample import generate
 from metering_dagster.devstack.demo_state import DemoState
-from metering_dagster.devstack.environment import being, environment_with
+from metering_dagster.devstack.environment import environment_with, using_environment
 from metering_dagster.devstack.runs import Progress, Run, perform
 from metering_dagster.settings import read_settings
 
@@ -86,14 +86,14 @@ def rehearse_billing(home: Path, state: DemoState, progress: Progress) -> Billin
     sample = generate(now)
     billing_db.fill(database, sample)
     environment = environment_with(home, os.environ, **state.billing_settings())
-    with being(environment), dg.DagsterInstance.get() as instance:
+    with using_environment(environment), dg.DagsterInstance.get() as instance:
         deployment = _Deployment(instance, progress)
-        days = deployment.look_and_run("reporting")
+        days = deployment.poll_and_run("reporting")
         before = deployment.rows(days)
         later = reingest(sample, datetime.now(UTC))
         billing_db.write_again(database, later)
         # On a slow machine this includes days that were read before their rows had settled; they report nothing new.
-        again = deployment.look_and_run("reporting again")
+        again = deployment.poll_and_run("reporting again")
         moved = tuple(_moved(row) for row in deployment.rows(again) if row.touched)
     names = {each.id: each.name for each in sample.subscriptions}
     wrong = _wrong(later.due, {cell.key: cell.move for cell in moved}, names)
@@ -116,7 +116,7 @@ class _Deployment:
         self._cursor: str | None = None
         self.failures: list[str] = []
 
-    def look_and_run(self, what: str) -> list[date]:
+    def poll_and_run(self, what: str) -> list[date]:
         """Evaluate the sensor once, do the runs that it requests, and return their days."""
         sensor = self._defs.resolve_sensor_def(SENSOR)
         with dg.build_sensor_context(
@@ -125,12 +125,12 @@ class _Deployment:
             context.log.setLevel(logging.CRITICAL)  # its log would mix with the lines of progress
             tick = sensor.evaluate_tick(context)
         self._cursor = tick.cursor
-        asked = sorted(tick.run_requests or [], key=lambda request: str(request.partition_key))
-        for done, request in enumerate(asked):
+        requests = sorted(tick.run_requests or [], key=lambda request: str(request.partition_key))
+        for done, request in enumerate(requests):
             run = Run(JOB, f"{what} {request.partition_key}", request.partition_key, request.run_config, request.tags)
-            self._progress(run.what, done, len(asked))
+            self._progress(run.what, done, len(requests))
             self.failures += perform(run, self._defs, self._instance)
-        return [date.fromisoformat(str(request.partition_key)) for request in asked]
+        return [date.fromisoformat(str(request.partition_key)) for request in requests]
 
     def rows(self, days: Sequence[date]) -> "list[CellChange]":
         """Read the reported rows of these days."""

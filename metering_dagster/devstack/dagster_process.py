@@ -31,7 +31,7 @@ TERM_SECONDS = 10.0
 
 
 @contextmanager
-def asked_to_end() -> Iterator[threading.Event]:
+def end_signals() -> Iterator[threading.Event]:
     """Give a block an event that SIGINT, SIGTERM and SIGHUP set.
 
     It works even where a script started this process in its background, and so with SIGINT ignored.

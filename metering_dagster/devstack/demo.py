@@ -23,7 +23,7 @@ from metering_dagster.devstack.balance import Balance, GroupKey, RowKey, row_key
 from metering_dagster.devstack.billing_demo import BillingRehearsal, rehearse_billing
 from metering_dagster.devstack.demo_state import DemoState
 from metering_dagster.devstack.endings import STALE_OFFSETS, Departure, departure, stale_rows
-from metering_dagster.devstack.environment import being, environment_on
+from metering_dagster.devstack.environment import environment_on, using_environment
 from metering_dagster.devstack.home import HomeName, OpenHome, claimed_home
 from metering_dagster.devstack.runs import Progress, Run, perform
 from metering_dagster.devstack.sample import SORT_KEY, Sample, SampleKind, SampleRow, generate
@@ -130,7 +130,7 @@ def _rehearse(home: OpenHome, state: DemoState, now: datetime, progress: Progres
         for instant in (leaving.flushed_at, now):
             SandboxClient(stack.sandbox_url).set_now(instant)
             during = environment_on(stack, home.folder, os.environ, **state.settings(instant))
-            with being(during):
+            with using_environment(during):
                 if instant == leaving.flushed_at:
                     _send(leaving)
                 failures += _perform(runs, instant == now, sample, client, progress)

@@ -10,8 +10,8 @@ from datetime import datetime
 from pathlib import Path
 
 from metering_dagster.devstack.dagster_process import (
-    asked_to_end,
     end_forgotten_runs,
+    end_signals,
     running_dagster,
     url_of,
     usable_port,
@@ -48,7 +48,7 @@ def show(
     Schedules and sensors are stopped. The clock stands at the demo's instant, so its hours can be run again on any
     later day. Raises `StackError` or `SettingsError` where something cannot be started or ends by itself.
     """
-    with asked_to_end() as end, claimed_home(root, HomeName.DEMO, COMMAND) as home:
+    with end_signals() as end, claimed_home(root, HomeName.DEMO, COMMAND) as home:
         state = DemoState(root)
         now = state.instant()
         port = usable_port(port, urls_in_use(root))

@@ -22,8 +22,8 @@ from metering_dagster.devstack import loading
 from metering_dagster.devstack.arrivals import arriving, late_row, missed
 from metering_dagster.devstack.billing_arrivals import Collector
 from metering_dagster.devstack.dagster_process import (
-    asked_to_end,
     end_forgotten_runs,
+    end_signals,
     running_dagster,
     url_of,
     usable_port,
@@ -73,15 +73,15 @@ def develop(
     """
     state = root / STATE
     state.mkdir(parents=True, exist_ok=True)
-    with asked_to_end() as end, claimed_home(root, HomeName.DEV, COMMAND) as home:
+    with end_signals() as end, claimed_home(root, HomeName.DEV, COMMAND) as home:
         port = usable_port(port, urls_in_use(root))
         home.announce(url_of(port))
         say("Starting tables, marketplace, sample usage and Dagster (about 15 s) ...")
         with running_stack(state, persist=True, now=None) as stack:
             usage = _Usage(stack, state / "arrived.json")
-            usage.make_up()
+            usage.catch_up()
             collector = Collector(state / "billing.sqlite")
-            collector.make_up()
+            collector.catch_up()
             end_forgotten_runs(home)
             environment = environment_on(
                 stack, home.folder, ours,
@@ -115,7 +115,7 @@ class _Usage:
         self._late_at = time.monotonic() + LATE_SECONDS
         self._rng = random.Random()
 
-    def make_up(self) -> None:
+    def catch_up(self) -> None:
         """Load the sample at the first start; later the usage since the last start that can still be billed."""
         now = datetime.now(UTC)
         since = datetime.fromisoformat(json.loads(self._memory.read_text())["until"]) if self._memory.exists() else None

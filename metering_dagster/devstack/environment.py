@@ -31,7 +31,7 @@ def environment_with(home: Path, ours: Mapping[str, str], **settings: str) -> di
 
 
 @contextmanager
-def being(environment: Mapping[str, str]) -> Iterator[None]:
+def using_environment(environment: Mapping[str, str]) -> Iterator[None]:
     """Give this process that environment while the block runs."""
     before = dict(os.environ)
     os.environ.clear()

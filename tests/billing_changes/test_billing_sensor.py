@@ -142,8 +142,8 @@ def test_a_run_that_is_under_way_is_waited_for(watch):
 def _long_ago(remembered: cursor.PollCursor) -> cursor.PollCursor:
     """As if it had been asked for an hour earlier."""
     hour = timedelta(hours=1)
-    pending = {day: replace(one, asked=one.asked - hour, moved=one.moved - hour, since=one.since - hour)
-               for day, one in remembered.pending.items()}  # fmt: skip
+    pending = {day: replace(one, requested_at=one.requested_at - hour, changed_at=one.changed_at - hour,
+                            since=one.since - hour) for day, one in remembered.pending.items()}  # fmt: skip
     return replace(remembered, pending=pending)
 
 

@@ -238,7 +238,7 @@ def test_a_day_ingested_again_after_an_hour_is_asked_for_twice(watching):
         watching.tables.daily("t1", DAY, watching.now)
         watching.look()
         watching.passes(minutes=3)
-        (ask,) = watching.look().asked
+        (ask,) = watching.look().due_days
         assert (ask.day, ask.why) == (DAY, Why.INGESTED)
         keys.append(ask.run_key)
         watching.run(DAY)
@@ -360,7 +360,7 @@ def test_without_subscriptions_nothing_is_asked_for_until_there_is_one(billing):
     billing.daily("t1", DAY, NOON)
     watching = Watching(billing)
     looked = watching.look()
-    assert (looked.asked, looked.waiting) == ([], [])
+    assert (looked.due_days, looked.waiting) == ([], [])
     assert any("No subscription is enabled" in note for note in looked.notes)
     watching.passes(minutes=5)
     assert watching.settle() == {}

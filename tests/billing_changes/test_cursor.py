@@ -24,7 +24,7 @@ pendings = st.builds(
 whole_seconds = st.integers(1, 7_000_000_000).map(lambda second: datetime.fromtimestamp(second, UTC))
 memories = st.builds(
     PollCursor,
-    looked=instants,
+    polled_at=instants,
     claims=st.just("") | digests,
     starts=st.fixed_dictionaries(dict.fromkeys(Signal, instants)),
     marks=st.dictionaries(st.sampled_from(Signal), instants),

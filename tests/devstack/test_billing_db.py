@@ -94,7 +94,7 @@ def test_a_tenants_day_again_still_adds_up(sample, seed):
 
 def test_the_collector_of_make_dev_makes_up_and_goes_on(tmp_path, monkeypatch):
     collector = Collector(tmp_path / "billing.sqlite")
-    collector.make_up()
+    collector.catch_up()
     assert collector.url == f"sqlite:///{tmp_path}/billing.sqlite"
     before = ask(collector.database, "SELECT max(fetched_at) FROM cmdb_cloud_billing_daily")
     collector.ingest()

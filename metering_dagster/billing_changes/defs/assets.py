@@ -110,7 +110,7 @@ def _report_day(
         cells = cells_of(reading.pieces_of([day], claims, amounts=True), claims)
         results = [
             checks.groups_are_claimed(reading.tenants_of(day), reading.groups_of(day), claims),
-            checks.stamps_are_sound(reading.odd_stamps(day)),
+            checks.stamps_are_sound(reading.invalid_stamps(day)),
             checks.no_gap(config.gap),
         ]
         missing_indexes = reading.missing_indexes()

@@ -16,7 +16,7 @@ from metering_dagster.core.dagster_previews import used_knowingly
 from metering_dagster.core.masking import mask_text
 
 if TYPE_CHECKING:
-    from metering_dagster.billing_changes.stores.queries import OddStamps
+    from metering_dagster.billing_changes.stores.queries import InvalidStamps
 
 CHECKS: Mapping[str, str] = {
     "groups_are_claimed": "Every tenant and resource group with rows on the day has a subscription.",
@@ -63,7 +63,7 @@ def groups_are_claimed(tenants: Sequence[TenantScope], groups: Sequence[Group], 
     )
 
 
-def stamps_are_sound(odd: "OddStamps") -> dg.AssetCheckResult:
+def stamps_are_sound(odd: "InvalidStamps") -> dg.AssetCheckResult:
     """Check that every row of the day has a stamp between the year 2000 and the database's clock.
 
     Only the reconcile finds a row without a stamp; a row ahead of the clock is reported more than once. A writer that

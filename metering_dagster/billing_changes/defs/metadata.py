@@ -11,7 +11,7 @@ from decimal import Decimal
 import dagster as dg
 
 from metering_dagster.billing_changes.rules.cells import Signal
-from metering_dagster.billing_changes.rules.day_diff import CellChange, DayReport, moved_money
+from metering_dagster.billing_changes.rules.day_diff import CellChange, DayReport, money_differences
 from metering_dagster.core.masking import markdown_list, mask_text, printable
 
 READ_AT = "read_at"
@@ -43,7 +43,7 @@ def of_report(report: DayReport, horizon: Horizon, why: str) -> dict[str, dg.Met
     """Build a day's metadata: changes first, then counts that plot over the days, then what the report rests on."""
     touched = report.touched
     signals = [signal for signal in Signal if any(signal in row.signals for row in touched)]
-    money = _money_moved(report.rows)
+    money = _differences_of_money(report.rows)
     shown: dict[str, dg.MetadataValue] = {"changed_cells": dg.MetadataValue.int(len(touched))}
     if money:
         shown["money_moved"] = dg.MetadataValue.table(money, schema=_MONEY)
@@ -67,7 +67,7 @@ def of_report(report: DayReport, horizon: Horizon, why: str) -> dict[str, dg.Met
     }
 
 
-def _money_moved(rows: Sequence[CellChange]) -> list[dg.TableRecord]:
+def _differences_of_money(rows: Sequence[CellChange]) -> list[dg.TableRecord]:
     """Return the differences of tenants and of resource groups apart: a fact may belong to one of each."""
     kinds = {
         "tenants": [row for row in rows if not row.cell.subscription.is_resource_group],
@@ -78,7 +78,7 @@ def _money_moved(rows: Sequence[CellChange]) -> list[dg.TableRecord]:
             {"of": of, "currency": printable(currency), "moved": _amount(total), "moved_up_or_down": _amount(gross)}
         )
         for of, alike in kinds.items()
-        for currency, (total, gross) in moved_money(alike).items()
+        for currency, (total, gross) in money_differences(alike).items()
     ]
 
 

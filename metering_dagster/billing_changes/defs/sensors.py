@@ -21,7 +21,7 @@ from metering_dagster.billing_changes.defs.metadata import READ_AT, STATE
 from metering_dagster.billing_changes.rules import cursor, heartbeat
 from metering_dagster.billing_changes.rules.reconcile import Days, MaterializedReading
 from metering_dagster.billing_changes.services.deployment import Billing
-from metering_dagster.billing_changes.services.poll import Ask, Looked, look
+from metering_dagster.billing_changes.services.poll import DueDay, PollResult, poll
 from metering_dagster.core.dagster_history import UNDER_WAY, last_materialization, text_of
 from metering_dagster.core.errors import DamagedFileError, ReplacedMeanwhileError
 from metering_dagster.core.instants import instant_of
@@ -61,27 +61,27 @@ def billing_changes_sensor(settings: Settings, days: dg.DailyPartitionsDefinitio
         warn = context.log.warning
         under_way, reported = _days_under_way(context.instance, warn), _reported(context.instance, files, warn)
         with billing.database.reading() as reading:
-            looked = look(
+            result = poll(
                 reading, before, billing.rules, reported=reported, under_way=under_way, partitions=_partitions(days)
             )
-        _leave_word(context, files, looked)
-        words = " ".join([said, *looked.notes]).strip()
-        if looked.asked and words:
+        _write_heartbeat(context, files, result)
+        words = " ".join([said, *result.notes]).strip()
+        if result.due_days and words:
             context.log.info(words)
         return dg.SensorResult(
-            run_requests=[_request(ask) for ask in looked.asked],
-            skip_reason=None if looked.asked else " ".join(filter(None, [_waits(looked), words])),
-            cursor=cursor.write(looked.memory),
+            run_requests=[_request(due) for due in result.due_days],
+            skip_reason=None if result.due_days else " ".join(filter(None, [_skip_text(result), words])),
+            cursor=cursor.write(result.cursor),
         )
 
     return tick
 
 
-def _request(ask: Ask) -> dg.RunRequest:
+def _request(due: DueDay) -> dg.RunRequest:
     return dg.RunRequest(
-        run_key=ask.run_key,
-        partition_key=ask.day.isoformat(),
-        run_config=dg.RunConfig(ops={BILLING_CHANGES.to_python_identifier(): ChangesRun(why=ask.why, gap=ask.gap)}),
+        run_key=due.run_key,
+        partition_key=due.day.isoformat(),
+        run_config=dg.RunConfig(ops={BILLING_CHANGES.to_python_identifier(): ChangesRun(why=due.why, gap=due.gap)}),
         tags=RUN_TAGS,
     )
 
@@ -142,12 +142,12 @@ def _reported(
     return reported
 
 
-def _leave_word(context: dg.SensorEvaluationContext, files: "DayFiles", looked: Looked) -> None:
+def _write_heartbeat(context: dg.SensorEvaluationContext, files: "DayFiles", result: PollResult) -> None:
     """Write the heartbeat, by which consumers know how complete the reports are."""
-    word = heartbeat.Heartbeat(looked.memory.looked, looked.complete_until, looked.first_day, tuple(looked.waiting))
+    beat = heartbeat.Heartbeat(result.cursor.polled_at, result.complete_until, result.first_day, tuple(result.waiting))
     try:
         before = files.document(heartbeat.NAME)
-        files.replace_document(heartbeat.NAME, word.content(), before.generation if before else None)
+        files.replace_document(heartbeat.NAME, beat.content(), before.generation if before else None)
     except ReplacedMeanwhileError as rival:
         context.log.warning(f"Another sensor updated the heartbeat meanwhile: {rival}")
     except DamagedFileError as damaged:
@@ -156,11 +156,11 @@ def _leave_word(context: dg.SensorEvaluationContext, files: "DayFiles", looked: 
         )
 
 
-def _waits(looked: Looked) -> str:
-    if not looked.waiting:
+def _skip_text(result: PollResult) -> str:
+    if not result.waiting:
         return "Every changed day is materialized."
-    days = ", ".join(str(day) for day in looked.waiting[:5]) + (" …" if len(looked.waiting) > 5 else "")
+    days = ", ".join(str(day) for day in result.waiting[:5]) + (" …" if len(result.waiting) > 5 else "")
     return (
-        f"Changed and not materialized yet: {len(looked.waiting)} days ({days}). They are still receiving writes, or "
+        f"Changed and not materialized yet: {len(result.waiting)} days ({days}). They are still receiving writes, or "
         "their runs are in progress."
     )

@@ -26,7 +26,7 @@ class Signal(StrEnum):
     FACTS = "cost_facts.updated_at"
 
 
-class Oddity(StrEnum):
+class StampFault(StrEnum):
     """Reason why a stamp does not show when its row was ingested."""
 
     MISSING = "missing"

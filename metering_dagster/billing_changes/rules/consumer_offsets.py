@@ -150,22 +150,22 @@ def _shown(value: object) -> str:
     return repr(value if len(value) <= _SHOWN else f"{value[:_SHOWN]}…")
 
 
-def content_of(standing: ConsumerOffset) -> dict[str, Any]:
+def offset_content(offset: ConsumerOffset) -> dict[str, Any]:
     """Return the offset as a JSON object."""
     return {
         "version": _VERSION,
-        "name": standing.name,
-        "marks": _marks_json(standing.marks),
-        "complete_until": _text(standing.complete_until),
+        "name": offset.name,
+        "marks": _marks_json(offset.marks),
+        "complete_until": _text(offset.complete_until),
         "offers": [
-            {"marks": _marks_json(one.marks), "complete_until": _text(one.complete_until)} for one in standing.offers
+            {"marks": _marks_json(one.marks), "complete_until": _text(one.complete_until)} for one in offset.offers
         ],
-        "acknowledged": list(standing.acknowledged),
+        "acknowledged": list(offset.acknowledged),
     }
 
 
-def standing_of(name: str, content: Mapping[str, Any]) -> ConsumerOffset:
-    """Read the offset of a JSON object that `content_of` made.
+def read_offset(name: str, content: Mapping[str, Any]) -> ConsumerOffset:
+    """Read the offset of a JSON object that `offset_content` made.
 
     Raises `DamagedFileError` where the object cannot be understood. Raises `FeedRefusedError` where it is another
     consumer's: a file system that ignores case keeps two names in one file.
@@ -173,7 +173,7 @@ def standing_of(name: str, content: Mapping[str, Any]) -> ConsumerOffset:
     try:
         if content["version"] != _VERSION:
             raise ValueError(f"version {content['version']!r}")
-        standing = ConsumerOffset(
+        offset = ConsumerOffset(
             str(content["name"]),
             _marks(content["marks"]),
             _instant(content["complete_until"]),
@@ -186,12 +186,12 @@ def standing_of(name: str, content: Mapping[str, Any]) -> ConsumerOffset:
             f"left as it is. Restore _consumers/{name}.json from a copy, or delete it: the consumer then gets "
             "everything again."
         ) from error
-    if standing.name != name:
+    if offset.name != name:
         raise FeedRefusedError(
-            f"The stored offset of the consumer {name} is that of {_shown(standing.name)}: this place ignores the "
+            f"The stored offset of the consumer {name} is that of {_shown(offset.name)}: this place ignores the "
             "case of names. It was left as it is. Use that spelling, or another name."
         )
-    return standing
+    return offset
 
 
 def _marks_json(marks: Mapping[date, Mark]) -> dict[str, list[str]]:

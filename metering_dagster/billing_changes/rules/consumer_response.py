@@ -48,7 +48,7 @@ class ReportedDays:
 
 
 def answer_for(
-    standing: ConsumerOffset,
+    offset: ConsumerOffset,
     offer: Offer,
     reported: ReportedDays,
     *,
@@ -62,11 +62,11 @@ def answer_for(
     older than `stale`.
     """
     beat = reported.heartbeat
-    rows = tuple(sorted((_row(row) for report in reported.reports for row in standing.new_of(report)), key=order))
+    rows = tuple(sorted((_row(row) for report in reported.reports for row in offset.new_of(report)), key=order))
     first_day = beat.first_day if beat else now.date() - horizon
     return FeedResponse(rows, Meta(
-        since=standing.complete_until,
-        horizon=(beat.looked.date() - first_day if beat else horizon).days,
+        since=offset.complete_until,
+        horizon=(beat.polled_at.date() - first_day if beat else horizon).days,
         first_day=first_day,
         changed_cells=len(rows),
         signals=signals_of(rows),
@@ -79,9 +79,9 @@ def answer_for(
             for first, last in day_ranges(days)
         ),
         read_at=now,
-        consumer=standing.name,
+        consumer=offset.name,
         token=offer.token,
-        looked_at=beat.looked if beat else None,
+        looked_at=beat.polled_at if beat else None,
         pending=beat.pending if beat else (),
         damaged=tuple(reported.damaged.values()),
     ))  # fmt: skip
@@ -120,10 +120,10 @@ def _freshness(beat: Heartbeat | None, now: datetime, stale: timedelta) -> list[
         limits = [f"everything stamped at {instant_text(beat.complete_until)} or later: some may still be missing"]
     if beat.pending:
         limits.append("the latest changes of days that are not materialized yet (pending)")
-    if now - beat.looked > stale:
-        minutes = int((now - beat.looked) / timedelta(minutes=1))
+    if now - beat.polled_at > stale:
+        minutes = int((now - beat.polled_at) / timedelta(minutes=1))
         limits.append(
-            f"anything ingested since {instant_text(beat.looked)}: the sensor billing_changes has not polled for "
+            f"anything ingested since {instant_text(beat.polled_at)}: the sensor billing_changes has not polled for "
             f"{minutes} minutes. Is it switched on, and the database reachable?"
         )
     return limits

@@ -50,7 +50,7 @@ class PollGap:
 class PollCursor:
     """Content of the sensor's cursor."""
 
-    looked: datetime
+    polled_at: datetime
     """When the last poll began."""
     claims: str
     """A digest of what the subscriptions claimed then; empty before the first poll."""
@@ -77,11 +77,11 @@ class PollCursor:
     @property
     def seen(self) -> datetime:
         """Return the instant up to which the last poll read everything that was stamped and committed by then."""
-        return min([self.looked, *(one.read_until for one in self.narrowed.values())])
+        return min([self.polled_at, *(one.read_until for one in self.narrowed.values())])
 
     def narrower(self, signal: Signal, now: datetime, rules: PollRules) -> "PollCursor | None":
         """Return the cursor after reading this table took too long; None if it cannot be narrower."""
-        one = halved(self.starts[signal], self.narrowed.get(signal), self.looked, now, rules)
+        one = halved(self.starts[signal], self.narrowed.get(signal), self.polled_at, now, rules)
         return None if one is None else replace(self, narrowed={**self.narrowed, signal: one})
 
     def rewound(self, now: datetime) -> "PollCursor":
@@ -91,7 +91,7 @@ class PollCursor:
         """
         return replace(
             self,
-            looked=min(self.looked, now),
+            polled_at=min(self.polled_at, now),
             summed=None if self.summed is None or self.summed > now else self.summed,
             compared={day: at for day, at in self.compared.items() if at <= now},
             pending={day: one.rewound(now) for day, one in self.pending.items()},
@@ -108,7 +108,7 @@ def write(memory: PollCursor) -> str:
     days = sorted({*memory.states, *memory.sums, *memory.compared, *memory.suspects})
     content: dict[str, Any] = {
         "version": _VERSION,
-        "looked": _number(memory.looked),
+        "looked": _number(memory.polled_at),
         "claims": memory.claims,
         "starts": {_SHORT[signal]: _number(at) for signal, at in memory.starts.items()},
         "marks": {_SHORT[signal]: _number(at) for signal, at in memory.marks.items()},
@@ -152,8 +152,8 @@ def _day(memory: PollCursor, day: date) -> list[Any]:
 
 def _pending(one: PendingDay) -> list[Any]:
     return [
-        _number(one.first), _number(one.since), _number(one.moved), _number(one.newest), _WHYS.index(one.why),
-        _number(one.asked), one.attempt, int(one.tells_gap),
+        _number(one.first), _number(one.since), _number(one.changed_at), _number(one.newest), _WHYS.index(one.why),
+        _number(one.requested_at), one.attempt, int(one.reports_gap),
     ]  # fmt: skip
 
 
@@ -163,7 +163,7 @@ def _read(content: Mapping[str, Any]) -> PollCursor:
     days = {date.fromisoformat(day): found for day, found in content["days"].items()}
     starts = {signal: _needed(content["starts"][short]) for signal, short in _SHORT.items()}
     return PollCursor(
-        looked=_needed(content["looked"]),
+        polled_at=_needed(content["looked"]),
         claims=_text(content["claims"]),
         starts=starts,
         marks={signal: _needed(content["marks"][short]) for signal, short in _SHORT.items()
@@ -180,16 +180,16 @@ def _read(content: Mapping[str, Any]) -> PollCursor:
 
 
 def _read_pending(found: list[Any]) -> PendingDay:
-    first, since, moved, newest, why, asked, attempt, tells_gap = found
+    first, since, changed_at, newest, why, requested_at, attempt, reports_gap = found
     return PendingDay(
         _instant(first),
         _needed(since),
-        _needed(moved),
+        _needed(changed_at),
         None if newest is None else instant_of(int(newest)),
         _WHYS[int(why)],
-        _instant(asked),
+        _instant(requested_at),
         int(attempt),
-        bool(tells_gap),
+        bool(reports_gap),
     )
 
 

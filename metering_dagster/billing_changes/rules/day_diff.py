@@ -136,7 +136,7 @@ def compare(
     return sorted(rows, key=lambda row: (row.cell.subscription.external_id, row.cell.subscription.id))
 
 
-def moved_money(rows: Iterable[CellChange]) -> dict[str, tuple[Decimal, Decimal]]:
+def money_differences(rows: Iterable[CellChange]) -> dict[str, tuple[Decimal, Decimal]]:
     """Return by currency the differences of changed cells' amounts: their sum, and their sum without signs.
 
     An owner counts once, however many subscriptions claim it: all of them hold the same amounts. A tenant's amounts
@@ -145,16 +145,16 @@ def moved_money(rows: Iterable[CellChange]) -> dict[str, tuple[Decimal, Decimal]
     by_owner: dict[tuple[str, ...], list[CellChange]] = {}
     for row in rows:
         by_owner.setdefault(owner_key(row.cell.subscription.owner), []).append(row)
-    moved: dict[str, tuple[Decimal, Decimal]] = {}
+    differences: dict[str, tuple[Decimal, Decimal]] = {}
     for same in by_owner.values():
         if not any(row.changed for row in same):
             continue
         # A new claim has no amounts before, a removed one has none now: other claims of the owner have them.
         now, before = (row.amounts for row in same), (row.amounts_before or () for row in same)
         for currency, by in _difference(next(filter(None, now), ()), next(filter(None, before), ())).items():
-            total, gross = moved.get(currency, (Decimal(), Decimal()))
-            moved[currency] = total + by, gross + abs(by)
-    return dict(sorted(moved.items()))
+            total, gross = differences.get(currency, (Decimal(), Decimal()))
+            differences[currency] = total + by, gross + abs(by)
+    return dict(sorted(differences.items()))
 
 
 def _labeled(row: CellChange, subscription: Subscription | None) -> CellChange:
@@ -172,7 +172,7 @@ def _present(cell: Cell, before: CellChange | None, at: datetime) -> CellChange:
         amounts_before=before.amounts if before else None,
         signals=signals if before is None or touched else before.signals,
         touched=touched,
-        changed=_amounts_moved(cell, earlier),
+        changed=_amounts_differ(cell, earlier),
         vanished=False,
         reported_at=at if before is None or touched else before.reported_at,
     )
@@ -188,7 +188,7 @@ def _absent(before: CellChange, at: datetime) -> CellChange:
         amounts_before=before.amounts,
         signals=_signals(gone, before.cell),
         touched=True,
-        changed=_amounts_moved(gone, before.cell),
+        changed=_amounts_differ(gone, before.cell),
         vanished=True,
         reported_at=at,
     )
@@ -200,7 +200,7 @@ def _signals(now: Cell, before: Cell | None) -> tuple[Signal, ...]:
     return tuple(signal for signal in Signal if earlier.get(signal) != now.sides.get(signal))
 
 
-def _amounts_moved(now: Cell, before: Cell | None) -> bool:
+def _amounts_differ(now: Cell, before: Cell | None) -> bool:
     """Judge whether one of the tables holds another amount. A missing amount counts as 0."""
     earlier = before.sides if before else {}
     return any(_difference(_of(now.sides.get(signal)), _of(earlier.get(signal))) for signal in Signal)

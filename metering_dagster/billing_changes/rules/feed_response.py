@@ -15,9 +15,9 @@ from metering_dagster.billing_changes.rules.cells import (
     Amounts,
     Cell,
     Claims,
-    Oddity,
     Piece,
     Signal,
+    StampFault,
     cells_of,
 )
 from metering_dagster.core.errors import FeedRefusedError
@@ -132,7 +132,7 @@ def instant_text(instant: datetime) -> str:
     return f"{instant.astimezone(UTC).replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
 
 
-def asked_since(since: object) -> datetime:
+def parsed_since(since: object) -> datetime:
     """Parse the `since` of a request into UTC: ISO-8601 text that names its zone, or an aware datetime.
 
     Raises `FeedRefusedError` where it is neither, or lies before 1970.
@@ -226,13 +226,13 @@ def answer_since(
     overlap: timedelta,
     pieces: Iterable[Piece],
     claims: Claims,
-    odd: Mapping[Oddity, Mapping[date, int]],
+    invalid_stamps: Mapping[StampFault, Mapping[date, int]],
 ) -> FeedResponse:
     """Build the response: the cells with a stamp from `since` on, itself included (domain §7).
 
-    `pieces`: the rows with such stamps, of days from `question.read_from` on. `odd`: the number of rows within the
-    horizon, by day, whose stamp is invalid or ahead of the clock by more than the overlap. `overlap`: how long an
-    ingest's transaction may stay open.
+    `pieces`: the rows with such stamps, of days from `question.read_from` on. `overlap`: how long an ingest's
+    transaction may stay open. `invalid_stamps`: the number of rows within the horizon, by day, whose stamp is invalid
+    or ahead of the clock by more than the overlap.
     """
     cells = cells_of(pieces, claims)
     inside = [cell for cell in cells.values() if cell.day >= question.first_day]
@@ -247,7 +247,7 @@ def answer_since(
         detects=_detects(question),
         does_not_detect=_does_not_detect(question, overlap, complete_until, claims),
         complete_until=complete_until,
-        repull_by_hand=_repulls(question, {day for day, _ in cells if day < question.first_day}, odd),
+        repull_by_hand=_repulls(question, {day for day, _ in cells if day < question.first_day}, invalid_stamps),
         read_at=question.now,
     ))  # fmt: skip
 
@@ -299,17 +299,17 @@ def _does_not_detect(
     )
 
 
-_ODD = {
-    Oddity.MISSING: "no stamp: a new ingest is not detected",
-    Oddity.EARLY: f"a stamp before {EARLIEST_STAMP:%Y}, which no ingest writes: a new ingest is not detected",
-    Oddity.AHEAD: "a stamp far ahead of the database's clock: until the clock passes it, every answer has their cells, "
-    "ingested again or not",
+_STAMP_FAULTS = {
+    StampFault.MISSING: "no stamp: a new ingest is not detected",
+    StampFault.EARLY: f"a stamp before {EARLIEST_STAMP:%Y}, which no ingest writes: a new ingest is not detected",
+    StampFault.AHEAD: "a stamp far ahead of the database's clock: until the clock passes it, every answer has their "
+    "cells, ingested again or not",
 }
 """The reason to re-pull rows with such stamps by hand."""
 
 
 def _repulls(
-    question: FeedRequest, moved: Collection[date], odd: Mapping[Oddity, Mapping[date, int]]
+    question: FeedRequest, changed: Collection[date], invalid_stamps: Mapping[StampFault, Mapping[date, int]]
 ) -> tuple[Repull, ...]:
     """Return the days that a careful consumer re-pulls beside the rows."""
     found = []
@@ -319,12 +319,12 @@ def _repulls(
             "they have left the horizon since then, and days as old as that are not read",
         ))  # fmt: skip
     found += [Repull(first, last, "they were ingested again, and have left the horizon since then")
-              for first, last in day_ranges(moved)]  # fmt: skip
-    for kind, counts in odd.items():
+              for first, last in day_ranges(changed)]  # fmt: skip
+    for kind, counts in invalid_stamps.items():
         for first, last in day_ranges(counts):
             rows = sum(count for day, count in counts.items() if first <= day <= last)
             have = "1 row has" if rows == 1 else f"{rows} rows have"
-            found.append(Repull(first, last, f"{have} {_ODD[kind]}"))
+            found.append(Repull(first, last, f"{have} {_STAMP_FAULTS[kind]}"))
     return tuple(found)
 
 

@@ -18,7 +18,7 @@ NAME = "_looked"
 class Heartbeat:
     """Sensor's last poll, by the database's clock."""
 
-    looked: datetime
+    polled_at: datetime
     complete_until: datetime | None
     """Nothing stamped before that is missing in the reports; None: not known yet."""
     first_day: date
@@ -29,7 +29,7 @@ class Heartbeat:
     def content(self) -> dict[str, Any]:
         """Return the JSON object of the document."""
         return {
-            "looked": self.looked.isoformat(timespec="microseconds"),
+            "looked": self.polled_at.isoformat(timespec="microseconds"),
             "complete_until": self.complete_until and self.complete_until.isoformat(timespec="microseconds"),
             "first_day": self.first_day.isoformat(),
             "pending": [day.isoformat() for day in self.pending],

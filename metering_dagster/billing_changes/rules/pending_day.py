@@ -18,7 +18,7 @@ class Why(StrEnum):
     """Reason why a day is due; operators read it in the metadata."""
 
     INGESTED = "rows were ingested"
-    FIRST_LOOK = "first poll"
+    FIRST_POLL = "first poll"
     SUBSCRIPTIONS = "subscriptions were added, removed or claim other rows"
     DIFFERS = "reconcile: the tables differ from the last report"
     NEVER_REPORTED = "reconcile: never reported"
@@ -33,27 +33,27 @@ class PendingDay:
     """Everything stamped up to then is materialized, by transactions no longer than the overlap; None: nothing is."""
     since: datetime
     """When it first changed since its last request."""
-    moved: datetime
+    changed_at: datetime
     """When a poll last saw it changed: the clock after that poll's reading, so that a later reading has the change."""
     newest: datetime | None
     """Its latest stamp then; None if unknown."""
     why: Why
-    asked: datetime | None = None
+    requested_at: datetime | None = None
     """When a run of its present state was last requested; None: not since it changed."""
     attempt: int = 0
     """The number of such requests."""
-    tells_gap: bool = False
+    reports_gap: bool = False
     """True where the requested run reports a time without polls."""
 
-    def moved_again(self, other: "PendingDay", read_at: datetime | None, rules: PollRules) -> "PendingDay":
+    def changed_again(self, other: "PendingDay", read_at: datetime | None, rules: PollRules) -> "PendingDay":
         """Return the day after another change. `read_at`: when its last materialization read the tables."""
-        if self.is_read(read_at, other.moved, rules):
+        if self.is_read(read_at, other.changed_at, rules):
             return other
         return replace(
             other,
             first=None if self.first is None or other.first is None else min(self.first, other.first),
-            since=self.since if self.asked is None else other.since,
-            tells_gap=self.tells_gap,
+            since=self.since if self.requested_at is None else other.since,
+            reports_gap=self.reports_gap,
         )
 
     def wanted(self, at: datetime, rules: PollRules) -> datetime:
@@ -65,7 +65,7 @@ class PendingDay:
         """
         settled = self._settled(rules)
         passed = self._passed(rules)
-        return passed if passed <= at else settled if settled <= at else self.moved
+        return passed if passed <= at else settled if settled <= at else self.changed_at
 
     def is_read(self, read_at: datetime | None, at: datetime, rules: PollRules) -> bool:
         """Judge whether nothing is left to read for now. A reading later than `at` is of a clock that was set back."""
@@ -77,19 +77,19 @@ class PendingDay:
 
     def is_due(self, at: datetime, rules: PollRules) -> bool:
         """Judge whether to request a run of the day, given that it is neither read nor in progress."""
-        if self.asked is None:
-            return at >= self.moved + rules.quiet or at >= self.since + rules.at_most
-        if self.asked < self.wanted(at, rules):
+        if self.requested_at is None:
+            return at >= self.changed_at + rules.quiet or at >= self.since + rules.at_most
+        if self.requested_at < self.wanted(at, rules):
             return True  # the requested run came too early for this
-        return at >= self.asked + self._pause(rules)
+        return at >= self.requested_at + self._pause(rules)
 
-    def asking(self, at: datetime, tells_gap: bool) -> "PendingDay":
+    def after_request(self, at: datetime, reports_gap: bool) -> "PendingDay":
         """Return the day after a request of its run."""
-        return replace(self, asked=at, attempt=self.attempt + 1, tells_gap=tells_gap)
+        return replace(self, requested_at=at, attempt=self.attempt + 1, reports_gap=reports_gap)
 
     def updated(self, read_at: datetime | None, at: datetime, rules: PollRules) -> "PendingDay":
         """Return the day after a reading: its change is materialized, except for stamps that had not settled."""
-        if read_at is None or not self.moved <= read_at <= at:
+        if read_at is None or not self.changed_at <= read_at <= at:
             return self
         safe = read_at - rules.settle
         return replace(self, first=safe if self.first is None else max(self.first, safe))
@@ -106,22 +106,24 @@ class PendingDay:
             self,
             first=None if self.first is None else min(self.first, now),
             since=min(self.since, now),
-            moved=min(self.moved, now),
-            asked=None if self.asked is None else min(self.asked, now),
+            changed_at=min(self.changed_at, now),
+            requested_at=None if self.requested_at is None else min(self.requested_at, now),
         )
 
     def run_key(self, day: date) -> str:
         """Return a run key, equal for equal change and attempt only: Dagster never runs a key twice."""
-        stamps = (_text(self.newest), _text(self.moved))
+        stamps = (_text(self.newest), _text(self.changed_at))
         return f"{day}:{':'.join(stamps)}:{self.attempt + 1}"
 
     def _settled(self, rules: PollRules) -> datetime:
-        return self.moved if self.newest is None else max(self.moved, min(self.newest, self.moved) + rules.settle)
+        if self.newest is None:
+            return self.changed_at
+        return max(self.changed_at, min(self.newest, self.changed_at) + rules.settle)
 
     def _passed(self, rules: PollRules) -> datetime:
         if self.newest is None:
-            return self.moved
-        return max(self.moved, min(self.newest, _LAST - rules.settle) + rules.settle)
+            return self.changed_at
+        return max(self.changed_at, min(self.newest, _LAST - rules.settle) + rules.settle)
 
     def _pause(self, rules: PollRules) -> timedelta:
         doubled: int = 2 ** min(self.attempt - 1, 20)

@@ -38,7 +38,7 @@ class PollRules:
     """The pause before a day is requested again because its run did not succeed. It doubles each time ..."""
     retry_at_most: timedelta = timedelta(hours=1)
     """... up to this."""
-    most_asked: int = 100
+    most_requested: int = 100
     """The most runs that one poll requests; the next poll requests the rest."""
     sums_every: timedelta = timedelta(hours=1)
     """The interval between checksums of the whole horizon, which show days that may have changed unnoticed."""
@@ -108,18 +108,18 @@ def stepped(start: datetime, mark: datetime | None, now: datetime, rules: PollRu
 
 
 def halved(
-    start: datetime, narrowed: Narrowed | None, looked: datetime, now: datetime, rules: PollRules
+    start: datetime, narrowed: Narrowed | None, polled_at: datetime, now: datetime, rules: PollRules
 ) -> Narrowed | None:
     """Return the next piece after a reading from `start` took too long; None if it would be too narrow.
 
-    `looked`: when the last poll began. It has read everything unless the table is `narrowed` already.
+    `polled_at`: when the last poll began. It has read everything unless the table is `narrowed` already.
     """
     span = now - lowered(start, None, now, rules)
     if narrowed is not None:
         span = min(span, narrowed.span)
     if span / 2 < rules.narrowest:
         return None
-    return Narrowed(span / 2, looked if narrowed is None else narrowed.read_until)
+    return Narrowed(span / 2, polled_at if narrowed is None else narrowed.read_until)
 
 
 def end_of_piece(start: datetime, narrowed: Narrowed | None, now: datetime) -> datetime | None:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 class FreshStamps:
     """Result of one reading of both tables."""
 
-    moved: frozenset[date]
+    changed: frozenset[date]
     """The days that changed since the last poll."""
     newest: Mapping[date, datetime]
     """The latest stamp of each day."""
@@ -74,7 +74,7 @@ def read_fresh(
         again = cells_of(reading.pieces_since(next_starts, days.first, ends), claims)
         next_states = _within(days, states_of_days(again.values()))
     return FreshStamps(
-        moved=frozenset(changed_days(_within(days, before.states), states)),
+        changed=frozenset(changed_days(_within(days, before.states), states)),
         newest=newest_of_days(cells),
         states=next_states,
         starts=next_starts,

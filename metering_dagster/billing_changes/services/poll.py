@@ -30,15 +30,15 @@ from metering_dagster.billing_changes.services.fresh_stamps import FreshStamps, 
 if TYPE_CHECKING:
     from metering_dagster.billing_changes.stores.queries import BillingSnapshot
 
-LONG_AWAY = timedelta(days=31)
+LONG_PAUSE = timedelta(days=31)
 """After this long without a poll, polling starts anew: reading all stamps since then may exceed a tick's time-out."""
-_UNKNOWN = (Why.FIRST_LOOK, Why.SUBSCRIPTIONS, Why.NEVER_REPORTED)
+_UNKNOWN = (Why.FIRST_POLL, Why.SUBSCRIPTIONS, Why.NEVER_REPORTED)
 """Reasons for which none of the day counts as materialized, however old its stamps are."""
 _NAMED = 5
 
 
 @dataclass(frozen=True)
-class Ask:
+class DueDay:
     """Day whose run is requested now."""
 
     day: date
@@ -49,11 +49,11 @@ class Ask:
 
 
 @dataclass(frozen=True)
-class Looked:
+class PollResult:
     """Result of a poll."""
 
-    memory: PollCursor
-    asked: list[Ask]
+    cursor: PollCursor
+    due_days: list[DueDay]
     complete_until: datetime | None
     """Everything stamped before that, by transactions no longer than the overlap, is materialized; None: unknown."""
     waiting: list[date]
@@ -65,7 +65,7 @@ class Looked:
 
 
 @dataclass(frozen=True)
-class _Moves:
+class _ChangedDays:
     """Days that changed since the last poll."""
 
     why: dict[date, Why] = field(default_factory=dict)
@@ -94,75 +94,75 @@ class _Materialized:
         return one.is_read(self.read_at(day), self.at, self.rules)
 
 
-def look(
+def poll(
     reading: "BillingSnapshot",
-    memory: PollCursor | None,
+    last: PollCursor | None,
     rules: PollRules,
     *,
     reported: Callable[[date], MaterializedReading | None],
     under_way: Collection[date],
     partitions: Days,
-) -> Looked:
+) -> PollResult:
     """Poll once.
 
-    `memory`: the last poll's cursor, None for the first one. `reported`: a day's last materialization. `under_way`: the
+    `last`: the last poll's cursor, None for the first one. `reported`: a day's last materialization. `under_way`: the
     days whose runs are queued or in progress, read before `reading` began. `partitions`: the days that have a
     partition.
     """
     now, claims = reading.now, reading.claims()
     horizon = _horizon(now, rules, partitions)
-    before, notes = _before(memory, now, rules)
+    before, notes = _before(last, now, rules)
     try:
-        fresh = read_fresh(reading, before, claims, rules, _days_of_last_look(before, horizon, rules, partitions))
+        fresh = read_fresh(reading, before, claims, rules, _days_since_last_poll(before, horizon, rules, partitions))
     except PollTooSlowError as slow:
         narrower = before.narrower(slow.signal, now, rules)
         if narrower is None:
             raise
-        return _got_nowhere(narrower, slow.signal, notes, horizon, _Materialized(cache(reported), now, rules))
+        return _result_of_slow_poll(narrower, slow.signal, notes, horizon, _Materialized(cache(reported), now, rules))
     renewed = before.claims != claims.digest
     sums = reading.checksums(horizon.first) if renewed or _is_time_to_sum(before, now, rules) else None
     done = _Materialized(cache(reported), reading.clock(), rules)
 
-    moves = _Moves(dict.fromkeys(fresh.moved, Why.INGESTED), dict(fresh.newest))
+    changed = _ChangedDays(dict.fromkeys(fresh.changed, Why.INGESTED), dict(fresh.newest))
     if renewed and (claims.subscriptions or before.claims):  # without claims, then and now, there is no work
-        why = Why.SUBSCRIPTIONS if before.claims else Why.FIRST_LOOK
-        moves.add({day: why for day in {*before.sums, *(sums or {}), *fresh.states} if day in horizon}, {})
+        why = Why.SUBSCRIPTIONS if before.claims else Why.FIRST_POLL
+        changed.add({day: why for day in {*before.sums, *(sums or {}), *fresh.states} if day in horizon}, {})
     pending, gap_is_reported = _still_pending(before.pending, done, horizon)
     suspects = before.suspects | (set() if sums is None else changed_days(before.sums, sums))
     # A day whose run is still to come is compared when it has come: something might hide in between.
-    busy = moves.why.keys() | {day for day, one in pending.items() if not done.has(day, one)}
+    busy = changed.why.keys() | {day for day, one in pending.items() if not done.has(day, one)}
     compared = [] if renewed else to_compare(suspects, before.compared, horizon, busy, at=done.at, rules=rules)
-    moves.add(*_differing(reading, claims, compared, done))
+    changed.add(*_differing(reading, claims, compared, done))
     gap = None if gap_is_reported else before.gap
-    if gap is not None and not busy and not moves.why:
-        moves.add({horizon.last: Why.GAP}, {})
+    if gap is not None and not busy and not changed.why:
+        changed.add({horizon.last: Why.GAP}, {})
 
-    last_look = None if memory is None or now < memory.looked else memory.seen
-    pending = _with_moves(pending, moves, last_look, done)
+    last_poll = None if last is None or now < last.polled_at else last.seen
+    pending = _with_changes(pending, changed, last_poll, done)
     due = [day for day, one in pending.items() if day in partitions and day not in under_way
            and not done.has(day, one) and one.is_due(done.at, rules)]  # fmt: skip
-    pending, asked = _asked(pending, due, gap, done)
+    pending, requested = _requested(pending, due, gap, done)
     after = PollCursor(
-        looked=now,
+        polled_at=now,
         claims=claims.digest,
         starts=fresh.starts,
         marks=fresh.marks,
         states=fresh.states,
         summed=before.summed if sums is None else now,
         sums=before.sums if sums is None else dict(sums),
-        suspects=frozenset(day for day in suspects - moves.why.keys() - set(compared) if day in horizon),
+        suspects=frozenset(day for day in suspects - changed.why.keys() - set(compared) if day in horizon),
         compared=_compared(before, pending, compared, done, horizon),
         pending=pending,
         gap=gap,
         narrowed=fresh.narrowed,
     )
-    notes += _notes(claims, fresh, len(due) - len(asked))
-    return Looked(after, asked, _complete_until(after, done), _waiting(pending, done), horizon.first, notes)
+    notes += _notes(claims, fresh, len(due) - len(requested))
+    return PollResult(after, requested, _complete_until(after, done), _waiting(pending, done), horizon.first, notes)
 
 
-def _got_nowhere(
+def _result_of_slow_poll(
     narrower: PollCursor, signal: Signal, notes: Sequence[str], horizon: Days, done: _Materialized
-) -> Looked:
+) -> PollResult:
     """Return the result of a poll that took too long: it changes nothing, and the next one reads less."""
     said = (
         f"Reading the fresh rows of {signal} took longer than the time-out of a statement. No run was requested. The "
@@ -171,7 +171,7 @@ def _got_nowhere(
     waiting = _waiting(narrower.pending, done)
     # Before the first poll no day is known.
     complete_until = _complete_until(narrower, done) if narrower.claims else None
-    return Looked(narrower, [], complete_until, waiting, horizon.first, [*notes, said])
+    return PollResult(narrower, [], complete_until, waiting, horizon.first, [*notes, said])
 
 
 def _waiting(pending: Mapping[date, PendingDay], done: _Materialized) -> list[date]:
@@ -183,28 +183,28 @@ def _horizon(now: datetime, rules: PollRules, partitions: Days) -> Days:
     return Days(max((now - rules.horizon).date(), partitions.first), min(now.date(), partitions.last))
 
 
-def _days_of_last_look(before: PollCursor, horizon: Days, rules: PollRules, partitions: Days) -> Days:
+def _days_since_last_poll(before: PollCursor, horizon: Days, rules: PollRules, partitions: Days) -> Days:
     """Return the days to read: an ingest after the last poll, just before its day left the horizon, still counts."""
     first = (before.seen - rules.overlap - rules.horizon).date()
     return Days(min(horizon.first, max(first, partitions.first)), horizon.last)
 
 
-def _before(memory: PollCursor | None, now: datetime, rules: PollRules) -> tuple[PollCursor, list[str]]:
+def _before(last: PollCursor | None, now: datetime, rules: PollRules) -> tuple[PollCursor, list[str]]:
     """Return the cursor to begin with, and notes about it."""
-    if memory is None:
+    if last is None:
         return beginning(now, rules), []
-    if now < memory.looked:
-        back = f"The database's clock was set back by {memory.looked - now}: the stamps since then are read again."
-        return memory.rewound(now), [back]
-    if now - memory.looked <= rules.overlap:
-        return memory, []
-    since = memory.looked if memory.gap is None else min(memory.gap.since, memory.looked)
-    first, last = (since - rules.horizon).date(), (now - rules.horizon).date() - timedelta(days=1)
-    gap = PollGap(since, now, (first, last) if first <= last else None)
-    pending = {day: replace(one, tells_gap=False) for day, one in memory.pending.items()}
-    if now - memory.looked > LONG_AWAY:
+    if now < last.polled_at:
+        back = f"The database's clock was set back by {last.polled_at - now}: the stamps since then are read again."
+        return last.rewound(now), [back]
+    if now - last.polled_at <= rules.overlap:
+        return last, []
+    since = last.polled_at if last.gap is None else min(last.gap.since, last.polled_at)
+    first_left, last_left = (since - rules.horizon).date(), (now - rules.horizon).date() - timedelta(days=1)
+    gap = PollGap(since, now, (first_left, last_left) if first_left <= last_left else None)
+    pending = {day: replace(one, reports_gap=False) for day, one in last.pending.items()}
+    if now - last.polled_at > LONG_PAUSE:
         return replace(beginning(now, rules), pending=pending, gap=gap), [gap.words, "Polling starts anew."]
-    return replace(memory, pending=pending, gap=gap), [gap.words]
+    return replace(last, pending=pending, gap=gap), [gap.words]
 
 
 def _is_time_to_sum(before: PollCursor, now: datetime, rules: PollRules) -> bool:
@@ -218,7 +218,7 @@ def _still_pending(
     still, reported = {}, False
     for day, one in pending.items():
         read_at = done.read_at(day)
-        reported = reported or (one.tells_gap and done.has(day, one))
+        reported = reported or (one.reports_gap and done.has(day, one))
         # A stamp ahead of the clock is waited for within the horizon only.
         left = day < horizon.first and done.has(day, one)
         if not left and not one.is_done(read_at, done.at, done.rules):
@@ -237,27 +237,27 @@ def _differing(
     return found, {day: stamp for day, stamp in newest_of_days(cells).items() if day in found}
 
 
-def _with_moves(
-    pending: Mapping[date, PendingDay], moves: _Moves, last_look: datetime | None, done: _Materialized
+def _with_changes(
+    pending: Mapping[date, PendingDay], changed: _ChangedDays, last_poll: datetime | None, done: _Materialized
 ) -> dict[date, PendingDay]:
     after = dict(pending)
-    for day, why in moves.why.items():
-        first = None if why in _UNKNOWN else last_look
-        one = PendingDay(first, since=done.at, moved=done.at, newest=moves.newest.get(day), why=why)
-        after[day] = after[day].moved_again(one, done.read_at(day), done.rules) if day in after else one
+    for day, why in changed.why.items():
+        first = None if why in _UNKNOWN else last_poll
+        one = PendingDay(first, since=done.at, changed_at=done.at, newest=changed.newest.get(day), why=why)
+        after[day] = after[day].changed_again(one, done.read_at(day), done.rules) if day in after else one
     return after
 
 
-def _asked(
+def _requested(
     pending: Mapping[date, PendingDay], due: Collection[date], gap: PollGap | None, done: _Materialized
-) -> tuple[dict[date, PendingDay], list[Ask]]:
+) -> tuple[dict[date, PendingDay], list[DueDay]]:
     """Request runs of the due days, those that changed first before others."""
-    after, asked = dict(pending), []
-    for day in sorted(due, key=lambda day: (pending[day].since, day))[: done.rules.most_asked]:
+    after, requested = dict(pending), []
+    for day in sorted(due, key=lambda day: (pending[day].since, day))[: done.rules.most_requested]:
         one = pending[day]
-        asked.append(Ask(day, one.run_key(day), one.why, "" if gap is None else gap.words))
-        after[day] = one.asking(done.at, tells_gap=gap is not None)
-    return after, asked
+        requested.append(DueDay(day, one.run_key(day), one.why, "" if gap is None else gap.words))
+        after[day] = one.after_request(done.at, reports_gap=gap is not None)
+    return after, requested
 
 
 def _compared(
@@ -276,10 +276,10 @@ def _compared(
     return {day: time.replace(microsecond=0) for day, time in times.items() if day in horizon}
 
 
-def _complete_until(memory: PollCursor, done: _Materialized) -> datetime | None:
-    bounds = [one.complete_until(done.read_at(day), done.at, done.rules) for day, one in memory.pending.items()]
+def _complete_until(cursor: PollCursor, done: _Materialized) -> datetime | None:
+    bounds = [one.complete_until(done.read_at(day), done.at, done.rules) for day, one in cursor.pending.items()]
     known = [bound for bound in bounds if bound is not None]
-    return min([memory.seen, *known]) - done.rules.overlap if len(known) == len(bounds) else None
+    return min([cursor.seen, *known]) - done.rules.overlap if len(known) == len(bounds) else None
 
 
 def _notes(claims: Claims, fresh: FreshStamps, more: int) -> list[str]:

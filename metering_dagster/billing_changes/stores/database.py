@@ -20,7 +20,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchTableError, SQLAlche
 
 from metering_dagster.billing_changes.rules.watermark import PollTooSlowError
 from metering_dagster.billing_changes.stores import dialects, schema_check
-from metering_dagster.billing_changes.stores.queries import BillingSnapshot, OddValueError
+from metering_dagster.billing_changes.stores.queries import BillingSnapshot, InvalidValueError
 from metering_dagster.core.errors import DatabaseAwayError, DatabaseError, MeteringError, SettingsError
 from metering_dagster.core.masking import mask_text
 
@@ -142,7 +142,7 @@ class Database:
             raise self._in_words(error) from None
         except PollTooSlowError:
             raise self._too_slow() from None
-        except OddValueError as error:
+        except InvalidValueError as error:
             raise DatabaseError(
                 f"{_capital(self.place)} holds a value of the wrong type: {mask_text(str(error))[:200]}. {_UNTOUCHED} "
                 "Correct the row."
@@ -261,7 +261,7 @@ def _sqlite(url: URL, read_timeout: float, connect_timeout: int) -> Engine:
 
     def connect() -> sqlite3.Connection:
         connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=connect_timeout, check_same_thread=False)
-        dialects.teach(connection)
+        dialects.add_exact_sums(connection)
         return connection
 
     return create_engine("sqlite://", creator=connect, poolclass=NullPool, hide_parameters=True)

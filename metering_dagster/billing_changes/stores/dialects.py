@@ -86,7 +86,7 @@ def took_too_long(error: DBAPIError) -> bool:
     return code in TOO_SLOW or "timed out" in str(error.orig)
 
 
-def teach(connection: Connection) -> None:
+def add_exact_sums(connection: Connection) -> None:
     """Add exact sums to a connection of SQLite: its own are floats, or overflow (at 5,000 stamps in microseconds)."""
     # Each step of an aggregate is a Python call of some microseconds: fast enough for a database of this size.
     connection.create_aggregate("added_stamps", 1, _AddedStamps)  # type: ignore[arg-type]

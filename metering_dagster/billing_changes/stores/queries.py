@@ -34,10 +34,10 @@ from metering_dagster.billing_changes.rules.cells import (
     Amounts,
     Claims,
     Group,
-    Oddity,
     Piece,
     Side,
     Signal,
+    StampFault,
     Subscription,
     TenantScope,
     digest,
@@ -75,7 +75,7 @@ NEWEST: tuple[tuple[Signal, Sequence[Column[Any]]], ...] = (
 
 
 @dataclass(frozen=True)
-class OddStamp:
+class InvalidStamp:
     """Rows of one owner on one day with a missing or invalid stamp."""
 
     signal: Signal
@@ -83,20 +83,20 @@ class OddStamp:
     rows: int
     newest: datetime | None
     """The latest stamp; None where they have none."""
-    kind: Oddity
+    kind: StampFault
 
 
 @dataclass(frozen=True)
-class OddStamps:
+class InvalidStamps:
     """Rows of a day without a stamp, with one from before any ingest, or with one ahead of the database's clock."""
 
     unstamped: int = 0
     future: int = 0
     early: int = 0
-    examples: Sequence[OddStamp] = ()
+    examples: Sequence[InvalidStamp] = ()
 
 
-class OddValueError(Exception):
+class InvalidValueError(Exception):
     """Value of the wrong type in a column: SQLite accepts any."""
 
 
@@ -166,10 +166,10 @@ class BillingSnapshot:
         for some_days in chunked(sorted(set(days)), DAYS_CHUNK):
             for tenants in chunked(self._spelt_tenants(claims, some_days), CHUNK):
                 for signal, stamp in STAMPS.items():
-                    asked = stamp.table.c.scope_id.in_(tenants)
-                    pieces += self._asked(signal, [stamp.table.c.scope_id], asked, some_days, amounts)
+                    condition = stamp.table.c.scope_id.in_(tenants)
+                    pieces += self._matching(signal, [stamp.table.c.scope_id], condition, some_days, amounts)
             for pairs in chunked(groups, CHUNK):
-                pieces += self._asked(Signal.FACTS, GROUP, tuple_(*GROUP).in_(pairs), some_days, amounts)
+                pieces += self._matching(Signal.FACTS, GROUP, tuple_(*GROUP).in_(pairs), some_days, amounts)
         return pieces
 
     def checksums(self, first_day: date) -> dict[date, str]:
@@ -193,44 +193,44 @@ class BillingSnapshot:
                     )
         return {day: digest(str(one) for one in all_sums) for day, all_sums in sorted(sums.items())}
 
-    def odd_stamps(self, day: date) -> OddStamps:
+    def invalid_stamps(self, day: date) -> InvalidStamps:
         """Find the rows of a day, claimed or not, whose stamps do not show when they were ingested."""
-        odd: list[OddStamp] = []
+        odd: list[InvalidStamp] = []
         for signal, stamp in STAMPS.items():
-            columns, kind = _spelt(*_owner_columns(stamp.table)), _oddity(stamp)
+            columns, kind = _spelt(*_owner_columns(stamp.table)), _fault_of(stamp)
             query = select(*columns, kind, func.count().label("number"), func.max(real_stamp(stamp)).label("newest"))
-            query = query.where(_is_odd(stamp, self.now), stamp.table.c.date == day)
+            query = query.where(_is_invalid(stamp, self.now), stamp.table.c.date == day)
             odd += [
-                OddStamp(
+                InvalidStamp(
                     signal,
                     _owners(found)[-1],
                     int(found["number"]),
                     _instant(found["newest"]),
-                    Oddity(found[kind.name]),
+                    StampFault(found[kind.name]),
                 )
                 for found in self._rows(_grouped_by(query, *columns, kind))
             ]
         odd.sort(key=lambda one: (-one.rows, one.signal, repr(one.owner), one.kind))
-        counts = {kind: sum(one.rows for one in odd if one.kind is kind) for kind in Oddity}
-        return OddStamps(
-            unstamped=counts[Oddity.MISSING],
-            future=counts[Oddity.AHEAD],
-            early=counts[Oddity.EARLY],
+        counts = {kind: sum(one.rows for one in odd if one.kind is kind) for kind in StampFault}
+        return InvalidStamps(
+            unstamped=counts[StampFault.MISSING],
+            future=counts[StampFault.AHEAD],
+            early=counts[StampFault.EARLY],
             examples=tuple(odd[:MOST_EXAMPLES]),
         )
 
-    def odd_days(self, first_day: date, ahead_of: datetime) -> dict[Oddity, dict[date, int]]:
+    def days_with_invalid_stamps(self, first_day: date, ahead_of: datetime) -> dict[StampFault, dict[date, int]]:
         """Count by day, from `first_day` on, the rows with a missing or invalid stamp, or one later than `ahead_of`.
 
         Reads both tables, claimed rows or not, along the index of the stamps.
         """
-        counts: dict[Oddity, dict[date, int]] = {kind: {} for kind in Oddity}
+        counts: dict[StampFault, dict[date, int]] = {kind: {} for kind in StampFault}
         for stamp in STAMPS.values():
-            day, kind = stamp.table.c.date, _oddity(stamp)
+            day, kind = stamp.table.c.date, _fault_of(stamp)
             query = select(day.label("day"), kind, func.count().label("number"))
-            query = query.where(_is_odd(stamp, ahead_of), day >= first_day).group_by(day)
+            query = query.where(_is_invalid(stamp, ahead_of), day >= first_day).group_by(day)
             for found in self._rows(_grouped_by(query, kind)):
-                days = counts[Oddity(found[kind.name])]
+                days = counts[StampFault(found[kind.name])]
                 days[found["day"]] = days.get(found["day"], 0) + int(found["number"])
         return {kind: dict(sorted(days.items())) for kind, days in counts.items()}
 
@@ -322,11 +322,16 @@ class BillingSnapshot:
         return [(str(found["integration_id"]), str(found["resource_group"])) for found in rows
                 if found["resource_group"] is not None]  # fmt: skip
 
-    def _asked(
-        self, signal: Signal, whose: Sequence[Column[Any]], asked: ColumnElement[bool], days: list[date], amounts: bool
+    def _matching(
+        self,
+        signal: Signal,
+        whose: Sequence[Column[Any]],
+        condition: ColumnElement[bool],
+        days: list[date],
+        amounts: bool,
     ) -> list[Piece]:
         query = _content(signal, _spelt(*whose), real_stamp(STAMPS[signal]), amounts=amounts)
-        query = query.where(asked, STAMPS[signal].table.c.date.in_(days))
+        query = query.where(condition, STAMPS[signal].table.c.date.in_(days))
         return [piece for found in self._rows(query) for piece in _pieces(signal, found)]
 
     def _rows(self, query: Select[Any]) -> Sequence[RowMapping]:
@@ -339,7 +344,7 @@ class BillingSnapshot:
         try:
             return result.mappings().all()
         except (ValueError, TypeError, ArithmeticError) as error:
-            raise OddValueError(str(error)) from None
+            raise InvalidValueError(str(error)) from None
 
 
 def _newest_stamps(signal: Signal, whose: Sequence[Column[Any]], bounds: ColumnElement[bool]) -> Select[Any]:
@@ -375,19 +380,19 @@ def _at_least(stamp: Column[Any], instant: datetime) -> ColumnElement[bool]:
     return stamp >= literal(_naive(instant), Since())
 
 
-def _is_odd(stamp: Column[Any], ahead_of: datetime) -> ColumnElement[bool]:
+def _is_invalid(stamp: Column[Any], ahead_of: datetime) -> ColumnElement[bool]:
     """Return the condition of a missing or invalid stamp: three ranges of the stamp's index."""
     early = stamp < literal(_naive(EARLIEST_STAMP), Since())
     return or_(stamp.is_(None), early, stamp > literal(_naive(ahead_of), Since()))
 
 
-def _oddity(stamp: Column[Any]) -> Label[str]:
+def _fault_of(stamp: Column[Any]) -> Label[str]:
     """Return the expression for a stamp's oddity."""
     return case(
-        (real_stamp(stamp).is_(None), Oddity.MISSING.value),
-        (_at_least(stamp, EARLIEST_STAMP), Oddity.AHEAD.value),
-        else_=Oddity.EARLY.value,
-    ).label("oddity")
+        (real_stamp(stamp).is_(None), StampFault.MISSING.value),
+        (_at_least(stamp, EARLIEST_STAMP), StampFault.AHEAD.value),
+        else_=StampFault.EARLY.value,
+    ).label("fault")
 
 
 def _content(
