@@ -75,11 +75,11 @@ def test_the_first_look_asks_for_every_day_with_rows_and_the_next_for_none(watch
     assert [one.partition_key for one in asked] == [DAY.isoformat()]
     assert asked[0].tags["metering/lane"] == "billing"
     watch.run(*asked)
-    assert watch.metadata(DAY)["why"] == "first look"
+    assert watch.metadata(DAY)["why"] == "first poll"
     answer = watch.answer()
     assert isinstance(answer, dg.SensorResult)
     assert not answer.run_requests
-    assert "Nothing has moved" in str(answer.skip_reason.skip_message)
+    assert "Every changed day is materialized" in str(answer.skip_reason.skip_message)
 
 
 @pytest.mark.case("reingested_twice")

@@ -55,7 +55,7 @@ def test_a_cursor_brings_back_what_was_remembered(memory):
 def test_any_other_text_is_a_first_look_that_says_so(text):
     memory, said = read(text)
     assert memory is None
-    assert "cannot be read" in said
+    assert "cannot be understood" in said
 
 
 @whatever_it_takes
@@ -80,13 +80,13 @@ def test_a_cursor_of_another_version_is_a_first_look():
 
 
 def test_no_cursor_is_a_first_look():
-    assert read(None) == (None, "The first look: every day of the horizon that has rows is asked for.")
+    assert read(None) == (None, "First poll: a run is requested for every day of the horizon that has rows.")
 
 
 def test_a_cursor_that_cannot_be_read_says_what_becomes_of_it():
     assert read("no cursor")[1] == (
-        "The sensor's cursor cannot be read, so looking starts anew: every day of the horizon that has rows is asked "
-        "for. Days that have left the horizon since the last look are not."
+        "The sensor's cursor cannot be understood, so polling starts anew: a run is requested for every day of the "
+        "horizon that has rows. Days that left the horizon since the last poll are not requested."
     )
 
 

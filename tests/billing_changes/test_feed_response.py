@@ -99,10 +99,10 @@ def test_pandas_timestamps_may_be_asked_for():
         ("2026-09-01T12:00:00", "names no zone"),
         ("2026-09-01", "names no zone"),
         (datetime(2026, 9, 1, 12), "names no zone"),  # noqa: DTZ001
-        ("yesterday", "no ISO-8601 instant"),
-        ("", "no ISO-8601 instant"),
-        ("2026-02-30T00:00:00Z", "no ISO-8601 instant"),
-        ("1756684800", "no ISO-8601 instant"),
+        ("yesterday", "invalid ISO-8601 instant"),
+        ("", "invalid ISO-8601 instant"),
+        ("2026-02-30T00:00:00Z", "invalid ISO-8601 instant"),
+        ("1756684800", "invalid ISO-8601 instant"),
         ("0001-01-01T00:00:00+23:00", "before 1970"),
         ("1969-12-31T23:59:59Z", "before 1970"),
         (1756684800, "not int"),
@@ -242,7 +242,7 @@ def test_rows_without_a_stamp_are_named_for_a_pull_by_hand():
 def test_rows_whose_stamps_tell_nothing_are_named_for_a_pull_by_hand_each_with_its_reason():
     told = answered(odd={StampFault.MISSING: {}, StampFault.EARLY: {DAY: 1}, StampFault.AHEAD: {DAY: 2}})
     assert [each.why.partition(":")[0] for each in told.meta.repull_by_hand] == [
-        "1 row has a stamp before 2000, which is none of an ingest",
+        "1 row has a stamp before 2000, which no ingest writes",
         "2 rows have a stamp far ahead of the database's clock",
     ]
 

@@ -73,7 +73,7 @@ def test_at_most_a_hundred_days_are_asked_for_in_a_look_and_the_rest_in_the_next
     database.passes(minutes=3)
     first = watcher.look()
     assert len(first.due_days) == 100
-    assert any("10 days more" in note for note in first.notes)
+    assert any("10 more days" in note for note in first.notes)
     watcher.under_way = [ask.day for ask in first.due_days]
     second: list[date] = watcher.asks()
     assert sorted([*watcher.under_way, *second]) == sorted(days)

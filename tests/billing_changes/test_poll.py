@@ -145,7 +145,7 @@ def test_no_more_than_a_hundred_days_are_asked_for_at_once_and_the_rest_at_the_n
     database.passes(minutes=2)
     first = watcher.look()
     assert len(first.due_days) == 50
-    assert "43 days more are due" in " ".join(first.notes)
+    assert "43 more days are due" in " ".join(first.notes)
     assert [ask.day for ask in first.due_days] == sorted(ask.day for ask in first.due_days)
     database.passes(minutes=1)
     second = watcher.asks()
@@ -235,7 +235,7 @@ class TestGap:
         database.passes(minutes=2)
         (ask,) = watcher.look().due_days
         assert (ask.day, ask.why) == (TODAY, Why.GAP)
-        assert "Nobody looked" in ask.gap
+        assert "did not poll" in ask.gap
 
     def test_it_is_told_until_a_run_that_tells_of_it_is_through(self, watcher, database):
         database.passes(hours=3)
@@ -262,12 +262,12 @@ class TestGap:
         database.passes(seconds=1)
         watcher.look()
         database.passes(minutes=2)
-        assert ["Nobody looked" in ask.gap for ask in watcher.look().due_days] == [True]
+        assert ["did not poll" in ask.gap for ask in watcher.look().due_days] == [True]
 
     def test_after_a_month_everything_is_looked_at_anew(self, watcher, database):
         database.passes(days=LONG_PAUSE.days + 1)
         database.ingest(daily(database.now.date()))
-        assert "Everything is looked at anew." in watcher.look().notes
+        assert "Polling starts anew." in watcher.look().notes
         database.passes(minutes=2)
         assert {ask.why for ask in watcher.look().due_days} == {Why.FIRST_POLL}
 

@@ -190,7 +190,7 @@ class FeedRequest:
         if self.since > self.now:
             raise FeedRefusedError(
                 f"since={instant_text(self.since)} is in the future: the database's clock says "
-                f"{instant_text(self.now)}. Only that clock was read. Use an instant that has passed."
+                f"{instant_text(self.now)}. Nothing but that clock was read. Use an instant that has passed."
             )
 
     @property
