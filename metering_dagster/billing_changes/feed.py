@@ -85,8 +85,8 @@ def changes(
         claims = reading.claims()
         pieces = reading.pieces_since(starts, question.read_from) if claims.subscriptions else []
         far_ahead = reading.now + billing.rules.overlap
-        odd = reading.days_with_invalid_stamps(question.first_day, far_ahead) if claims.subscriptions else {}
-    return answer_since(question, billing.rules.overlap, pieces, claims, odd)
+        invalid_stamps = reading.days_with_invalid_stamps(question.first_day, far_ahead) if claims.subscriptions else {}
+    return answer_since(question, billing.rules.overlap, pieces, claims, invalid_stamps)
 
 
 def new_for(name: str, *, settings: Settings | None = None) -> FeedResponse:
@@ -98,8 +98,8 @@ def new_for(name: str, *, settings: Settings | None = None) -> FeedResponse:
     A day whose file cannot be understood is left out and stays due: `meta.damaged` names it, and `meta.complete_until`
     is None. A consumer that ignores `meta.damaged` misses the day.
 
-    Raises `FeedRefusedError` for an invalid name, `DamagedFileError` where the consumer's offset or the sensor's
-    heartbeat cannot be understood, `UnreachableError` and `CallerError` for the place of the reports.
+    Raises `FeedRefusedError` for an invalid name. Raises `DamagedFileError` where the consumer's offset or the sensor's
+    heartbeat cannot be understood. Raises `UnreachableError` and `CallerError` for the place of the reports.
     """
     billing = _billing(settings)
     files = _files(billing, checked_name(name))

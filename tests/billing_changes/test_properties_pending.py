@@ -158,9 +158,9 @@ def test_after_the_clock_was_set_back_nothing_lies_ahead_of_it_and_nothing_else_
 
 def test_a_gap_is_told_with_the_days_that_left_the_horizon_in_it():
     left = PollGap(NOON, NOON + timedelta(hours=3), None)
-    assert left.words == "The sensor did not poll from 2026-09-20T12:00:00Z until 2026-09-20T15:00:00Z."
+    assert left.message == "The sensor did not poll from 2026-09-20T12:00:00Z until 2026-09-20T15:00:00Z."
     one = replace(left, left=(date(2026, 8, 18), date(2026, 8, 18)))
-    assert one.words == (
-        f"{left.words} 2026-08-18 has left the horizon in that time and will not be reconciled: materialize by hand."
+    assert one.message == (
+        f"{left.message} 2026-08-18 has left the horizon in that time and will not be reconciled: materialize by hand."
     )
-    assert "2026-08-18 to 2026-08-19 have left" in replace(left, left=(date(2026, 8, 18), date(2026, 8, 19))).words
+    assert "2026-08-18 to 2026-08-19 have left" in replace(left, left=(date(2026, 8, 18), date(2026, 8, 19))).message

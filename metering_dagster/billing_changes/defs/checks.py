@@ -40,21 +40,21 @@ def specs(asset: dg.AssetKey, partitions: dg.PartitionsDefinition[str]) -> list[
 def groups_are_claimed(tenants: Sequence[TenantScope], groups: Sequence[Group], claims: Claims) -> dg.AssetCheckResult:
     """Check that subscriptions claim all `tenants` and `groups` of the day. Spellings of one owner count once."""
     no_tenants, no_groups = _unclaimed(tenants, claims), _unclaimed(groups, claims)
-    words = []
+    messages = []
     if no_tenants:
-        words.append(
+        messages.append(
             f"No subscription names these tenants: {_counted(no_tenants)}. Their costs are reported with their "
             "resource groups alone, where these are named. A tenant's subscription has its scope_id as id."
         )
     if no_groups:
-        words.append(
+        messages.append(
             f"No subscription names these resource groups: {_counted(no_groups)}. Their costs are reported with their "
             "tenants alone."
         )
     return _result(
         "groups_are_claimed",
-        not words,
-        " ".join([*words, "Add a subscription for each that a consumer needs."]),
+        not messages,
+        " ".join([*messages, "Add a subscription for each that a consumer needs."]),
         {
             "unclaimed_tenants": len(no_tenants),
             "unclaimed_groups": len(no_groups),
@@ -63,7 +63,7 @@ def groups_are_claimed(tenants: Sequence[TenantScope], groups: Sequence[Group], 
     )
 
 
-def stamps_are_sound(odd: "InvalidStamps") -> dg.AssetCheckResult:
+def stamps_are_sound(found: "InvalidStamps") -> dg.AssetCheckResult:
     """Check that every row of the day has a stamp between the year 2000 and the database's clock.
 
     Only the reconcile finds a row without a stamp; a row ahead of the clock is reported more than once. A writer that
@@ -72,18 +72,18 @@ def stamps_are_sound(odd: "InvalidStamps") -> dg.AssetCheckResult:
     examples = [
         f"{one.signal} of {_owner_text(one.owner)}: {one.rows} rows "
         + ("without a stamp" if one.newest is None else f"up to {instant_text(one.newest)}")
-        for one in odd.examples[:_EXAMPLES]
+        for one in found.examples[:_EXAMPLES]
     ]
     return _result(
         "stamps_are_sound",
-        not odd.unstamped and not odd.early and not odd.future,
-        f"Rows without a stamp: {odd.unstamped}. Rows stamped before the year {EARLIEST_STAMP:%Y}: {odd.early}. Rows "
-        f"stamped ahead of the database's clock: {odd.future}. {'; '.join(examples)}. Stamps must be the time of the "
-        "ingest in UTC: fix the job that writes them, or the clock of its machine.",
+        not found.unstamped and not found.early and not found.future,
+        f"Rows without a stamp: {found.unstamped}. Rows stamped before the year {EARLIEST_STAMP:%Y}: {found.early}. "
+        f"Rows stamped ahead of the database's clock: {found.future}. {'; '.join(examples)}. Stamps must be the time "
+        "of the ingest in UTC: fix the job that writes them, or the clock of its machine.",
         {
-            "unstamped_rows": odd.unstamped,
-            "early_rows": odd.early,
-            "future_rows": odd.future,
+            "unstamped_rows": found.unstamped,
+            "early_rows": found.early,
+            "future_rows": found.future,
             "examples": "; ".join(examples),
         },
     )
@@ -113,11 +113,11 @@ def _owner_text(owner: TenantScope | Group) -> str:
     return mask_text(f"{owner.resource_group} ({owner.integration_id})")
 
 
-def _result(name: str, passed: bool, words: str, metadata: Mapping[str, int | str]) -> dg.AssetCheckResult:
+def _result(name: str, passed: bool, message: str, metadata: Mapping[str, int | str]) -> dg.AssetCheckResult:
     return dg.AssetCheckResult(
         check_name=name,
         passed=passed,
         severity=dg.AssetCheckSeverity.WARN,
-        description=None if passed else words,
+        description=None if passed else message,
         metadata=dict(metadata),
     )

@@ -43,7 +43,7 @@ BILLING_CHANGES = dg.TableSchema([
         "last_ingested_at", "timestamp[us, UTC]",
         description="The later one of both tables' stamps; of a vanished cell the last one seen.",
     ),
-    dg.TableColumn("signals", "string", description="The stamps whose tables changed the cell last, by commas."),
+    dg.TableColumn("signals", "string", description="The signals that changed at its last report, by commas."),
     dg.TableColumn(
         "amount", "decimal(38,6)",
         description="What the cell costs: the daily row's amount, else the facts' sum. Empty if currencies differ.",

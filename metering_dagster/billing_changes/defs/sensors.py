@@ -55,7 +55,7 @@ def billing_changes_sensor(settings: Settings, days: dg.DailyPartitionsDefinitio
     ) -> dg.SensorResult | dg.SkipReason:
         if billing.settings.billing_database_url is None:
             return dg.SkipReason(NO_DATABASE)
-        before, said = cursor.read(context.cursor)
+        before, note = cursor.read(context.cursor)
         files = billing.files(context.instance.storage_directory())
         # Before the database is read: a run that begins or ends meanwhile may cost one run too many, never one too few.
         warn = context.log.warning
@@ -65,12 +65,12 @@ def billing_changes_sensor(settings: Settings, days: dg.DailyPartitionsDefinitio
                 reading, before, billing.rules, reported=reported, under_way=under_way, partitions=_partitions(days)
             )
         _write_heartbeat(context, files, result)
-        words = " ".join([said, *result.notes]).strip()
-        if result.due_days and words:
-            context.log.info(words)
+        notes = " ".join([note, *result.notes]).strip()
+        if result.due_days and notes:
+            context.log.info(notes)
         return dg.SensorResult(
             run_requests=[_request(due) for due in result.due_days],
-            skip_reason=None if result.due_days else " ".join(filter(None, [_skip_text(result), words])),
+            skip_reason=None if result.due_days else " ".join(filter(None, [_skip_text(result), notes])),
             cursor=cursor.write(result.cursor),
         )
 

@@ -36,7 +36,7 @@ class PollGap:
     """The first and last day that left the horizon in that time; None if none did."""
 
     @property
-    def words(self) -> str:
+    def message(self) -> str:
         """Return the message about it for operators."""
         text = f"The sensor did not poll from {self.since:%Y-%m-%dT%H:%M:%SZ} until {self.until:%Y-%m-%dT%H:%M:%SZ}."
         if self.left is None:
@@ -103,36 +103,36 @@ def beginning(now: datetime, rules: PollRules) -> PollCursor:
     return PollCursor(now, "", {signal: start_of(None, now, rules) for signal in Signal})
 
 
-def write(memory: PollCursor) -> str:
+def write(cursor: PollCursor) -> str:
     """Return the cursor's text, equal for equal content."""
-    days = sorted({*memory.states, *memory.sums, *memory.compared, *memory.suspects})
+    days = sorted({*cursor.states, *cursor.sums, *cursor.compared, *cursor.suspects})
     content: dict[str, Any] = {
         "version": _VERSION,
-        "looked": _number(memory.polled_at),
-        "claims": memory.claims,
-        "starts": {_SHORT[signal]: _number(at) for signal, at in memory.starts.items()},
-        "marks": {_SHORT[signal]: _number(at) for signal, at in memory.marks.items()},
-        "summed": _number(memory.summed),
-        "days": {day.isoformat(): _day(memory, day) for day in days},
-        "pending": {day.isoformat(): _pending(one) for day, one in sorted(memory.pending.items())},
+        "looked": _number(cursor.polled_at),
+        "claims": cursor.claims,
+        "starts": {_SHORT[signal]: _number(at) for signal, at in cursor.starts.items()},
+        "marks": {_SHORT[signal]: _number(at) for signal, at in cursor.marks.items()},
+        "summed": _number(cursor.summed),
+        "days": {day.isoformat(): _day(cursor, day) for day in days},
+        "pending": {day.isoformat(): _pending(one) for day, one in sorted(cursor.pending.items())},
     }
-    if memory.narrowed:
+    if cursor.narrowed:
         content["narrowed"] = {
             _SHORT[signal]: [one.span // _MICROSECOND, _number(one.read_until)]
-            for signal, one in memory.narrowed.items()
+            for signal, one in cursor.narrowed.items()
         }
-    if memory.gap is not None:
-        left = memory.gap.left and [day.isoformat() for day in memory.gap.left]
-        content["gap"] = [_number(memory.gap.since), _number(memory.gap.until), left]
+    if cursor.gap is not None:
+        left = cursor.gap.left and [day.isoformat() for day in cursor.gap.left]
+        content["gap"] = [_number(cursor.gap.since), _number(cursor.gap.until), left]
     return json.dumps(content, separators=(",", ":"))
 
 
-def read(cursor: str | None) -> tuple[PollCursor | None, str]:
+def read(text: str | None) -> tuple[PollCursor | None, str]:
     """Read a cursor's text. Return None and a message where there is none, or it cannot be understood."""
-    if cursor is None:
+    if text is None:
         return None, "First poll: a run is requested for every day of the horizon that has rows."
     try:
-        return _read(json.loads(cursor)), ""
+        return _read(json.loads(text)), ""
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError):
         return None, (
             "The sensor's cursor cannot be understood, so polling starts anew: a run is requested for every day of the "
@@ -140,13 +140,13 @@ def read(cursor: str | None) -> tuple[PollCursor | None, str]:
         )
 
 
-def _day(memory: PollCursor, day: date) -> list[Any]:
-    compared = memory.compared.get(day)
+def _day(cursor: PollCursor, day: date) -> list[Any]:
+    compared = cursor.compared.get(day)
     return [
-        memory.states.get(day, ""),
-        memory.sums.get(day, ""),
+        cursor.states.get(day, ""),
+        cursor.sums.get(day, ""),
         None if compared is None else microseconds_of(compared) // _SECOND,
-        int(day in memory.suspects),
+        int(day in cursor.suspects),
     ]
 
 

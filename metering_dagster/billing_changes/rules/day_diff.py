@@ -48,7 +48,6 @@ class CellChange:
 
     @property
     def key(self) -> CellKey:
-        """Return the cell's key."""
         return self.cell.key
 
     @property

@@ -207,7 +207,7 @@ class FeedRequest:
     def read_from(self) -> date:
         """Return the oldest day to read.
 
-        Days that left the horizon since `since` are read too. They are no rows of the response: it lists those that
+        Days that left the horizon since `since` are read too, but not reported as rows: the response lists those that
         changed as days to re-pull. They cost nothing, for the query reads a range of stamps, not of days.
         """
         return max(self.first_day_then, min(self.first_day, self.now.date() - LONGEST_HORIZON))

@@ -1,8 +1,8 @@
 """One poll of the billing database: which days changed, and which of them are due.
 
-Belongs here: the order of a poll, and what happens to the days it finds. Does not: the arithmetic of marks
-(rules/watermark), reading fresh rows (fresh_stamps), when a day is due (rules/pending_day), which days are compared
-(rules/reconcile), the cursor's text (rules/cursor), SQL (stores/queries), Dagster (defs/sensors).
+Belongs here: the order of a poll, and what happens to the days it finds. Does not: reading fresh rows (fresh_stamps),
+decisions (rules/watermark, pending_day, reconcile), the cursor's text (rules/cursor), SQL (stores/queries), Dagster
+(defs/sensors).
 
 Reporting too much is safe, too little is not (domain §7): wherever a poll and a run may have crossed, the day counts as
 changed.
@@ -129,7 +129,7 @@ def poll(
         changed.add({day: why for day in {*before.sums, *(sums or {}), *fresh.states} if day in horizon}, {})
     pending, gap_is_reported = _still_pending(before.pending, done, horizon)
     suspects = before.suspects | (set() if sums is None else changed_days(before.sums, sums))
-    # A day whose run is still to come is compared when it has come: something might hide in between.
+    # A day that waits for its run is compared after that run: an ingest might hide in between.
     busy = changed.why.keys() | {day for day, one in pending.items() if not done.has(day, one)}
     compared = [] if renewed else to_compare(suspects, before.compared, horizon, busy, at=done.at, rules=rules)
     changed.add(*_differing(reading, claims, compared, done))
@@ -164,14 +164,14 @@ def _result_of_slow_poll(
     narrower: PollCursor, signal: Signal, notes: Sequence[str], horizon: Days, done: _Materialized
 ) -> PollResult:
     """Return the result of a poll that took too long: it changes nothing, and the next one reads less."""
-    said = (
+    note = (
         f"Reading the fresh rows of {signal} took longer than the time-out of a statement. No run was requested. The "
         f"next polls read their stamps piece by piece, {narrower.narrowed[signal].span} at first."
     )
     waiting = _waiting(narrower.pending, done)
     # Before the first poll no day is known.
     complete_until = _complete_until(narrower, done) if narrower.claims else None
-    return PollResult(narrower, [], complete_until, waiting, horizon.first, [*notes, said])
+    return PollResult(narrower, [], complete_until, waiting, horizon.first, [*notes, note])
 
 
 def _waiting(pending: Mapping[date, PendingDay], done: _Materialized) -> list[date]:
@@ -203,8 +203,8 @@ def _before(last: PollCursor | None, now: datetime, rules: PollRules) -> tuple[P
     gap = PollGap(since, now, (first_left, last_left) if first_left <= last_left else None)
     pending = {day: replace(one, reports_gap=False) for day, one in last.pending.items()}
     if now - last.polled_at > LONG_PAUSE:
-        return replace(beginning(now, rules), pending=pending, gap=gap), [gap.words, "Polling starts anew."]
-    return replace(last, pending=pending, gap=gap), [gap.words]
+        return replace(beginning(now, rules), pending=pending, gap=gap), [gap.message, "Polling starts anew."]
+    return replace(last, pending=pending, gap=gap), [gap.message]
 
 
 def _is_time_to_sum(before: PollCursor, now: datetime, rules: PollRules) -> bool:
@@ -255,7 +255,7 @@ def _requested(
     after, requested = dict(pending), []
     for day in sorted(due, key=lambda day: (pending[day].since, day))[: done.rules.most_requested]:
         one = pending[day]
-        requested.append(DueDay(day, one.run_key(day), one.why, "" if gap is None else gap.words))
+        requested.append(DueDay(day, one.run_key(day), one.why, "" if gap is None else gap.message))
         after[day] = one.after_request(done.at, reports_gap=gap is not None)
     return after, requested
 

@@ -26,7 +26,7 @@ from metering_dagster.core.masking import mask_text
 
 _UNTOUCHED = "Nothing was written; earlier reports stay valid."
 
-_SAID = {
+_LOGIN_ERRORS = {
     1045: "refuses the login: user or password is wrong",
     1698: "refuses the login: user or password is wrong",
     1130: "does not let this machine connect",
@@ -139,7 +139,7 @@ class Database:
             yield
         except SQLAlchemyError as error:
             # Without its cause: a driver's message names the user, SQLAlchemy's the accounts of the query.
-            raise self._in_words(error) from None
+            raise self._error_of(error) from None
         except PollTooSlowError:
             raise self._too_slow() from None
         except InvalidValueError as error:
@@ -148,19 +148,19 @@ class Database:
                 "Correct the row."
             ) from None
 
-    def _in_words(self, error: SQLAlchemyError) -> MeteringError:
+    def _error_of(self, error: SQLAlchemyError) -> MeteringError:
         if isinstance(error, NoSuchTableError):
             return self._not_as_needed(f"there is no table {error}")
         origin = error.orig if isinstance(error, DBAPIError) else None
         if isinstance(origin, sqlite3.Error):
-            return self._sqlite_in_words(origin)
+            return self._sqlite_error_of(origin)
         code = origin.args[0] if origin is not None and origin.args else None
         where = _capital(self.place)
         if code in _NOT_AS_NEEDED:
             return self._not_as_needed(str(origin.args[-1]) if origin is not None else "")
-        if code in _SAID:
+        if code in _LOGIN_ERRORS:
             return DatabaseError(
-                f"{where} {_SAID[code]} ({code}). {_UNTOUCHED} Correct BILLING_DATABASE_URL or the grant."
+                f"{where} {_LOGIN_ERRORS[code]} ({code}). {_UNTOUCHED} Correct BILLING_DATABASE_URL or the grant."
             )
         if isinstance(error, DBAPIError) and dialects.took_too_long(error):
             return self._too_slow()
@@ -169,8 +169,8 @@ class Database:
                 f"{where} cannot be reached, or the connection was lost ({code}). {_UNTOUCHED} The next poll tries "
                 "again."
             )
-        said = mask_text(str(origin.args[-1] if origin is not None and origin.args else error))
-        return DatabaseError(f"{where} refuses a query: {said} ({code}). {_UNTOUCHED}")
+        message = mask_text(str(origin.args[-1] if origin is not None and origin.args else error))
+        return DatabaseError(f"{where} refuses a query: {message} ({code}). {_UNTOUCHED}")
 
     def _too_slow(self) -> DatabaseAwayError:
         return DatabaseAwayError(
@@ -178,23 +178,23 @@ class Database:
             "again; `metering-dagster init` names the indexes that are missing."
         )
 
-    def _sqlite_in_words(self, origin: sqlite3.Error) -> MeteringError:
-        said = str(origin)
-        if said.startswith(("no such table", "no such column")):
-            return self._not_as_needed(said)
-        if "locked" in said or "busy" in said:
+    def _sqlite_error_of(self, origin: sqlite3.Error) -> MeteringError:
+        message = str(origin)
+        if message.startswith(("no such table", "no such column")):
+            return self._not_as_needed(message)
+        if "locked" in message or "busy" in message:
             return DatabaseAwayError(
-                f"{_capital(self.place)} is being written to ({said}). {_UNTOUCHED} The next poll tries again."
+                f"{_capital(self.place)} is being written to ({message}). {_UNTOUCHED} The next poll tries again."
             )
-        return DatabaseError(f"{_capital(self.place)} cannot be read: {said}. {_UNTOUCHED}")
+        return DatabaseError(f"{_capital(self.place)} cannot be read: {message}. {_UNTOUCHED}")
 
-    def _not_as_needed(self, said: str) -> DatabaseError:
+    def _not_as_needed(self, message: str) -> DatabaseError:
         """Return the error of an unsuitable database: it names everything missing, not only the first item."""
         lacking = ""
         with suppress(SQLAlchemyError), self._connected() as connection:
             lacking = "; ".join(schema_check.missing(connection).needed)
         return DatabaseError(
-            f"{_capital(self.place)} is not as needed: {lacking or mask_text(said)}. {_UNTOUCHED} `metering-dagster "
+            f"{_capital(self.place)} is not as needed: {lacking or mask_text(message)}. {_UNTOUCHED} `metering-dagster "
             "init` prints the tables and columns needed. Does BILLING_DATABASE_URL name the right database?"
         )
 
@@ -203,12 +203,12 @@ def _parsed(url: str) -> URL:
     try:
         parsed = make_url(url)
     except (ArgumentError, ValueError):
-        raise SettingsError(f"BILLING_DATABASE_URL is an invalid database URL. {_MEANT}") from None
+        raise SettingsError(f"BILLING_DATABASE_URL is an invalid database URL. {_VALID_URLS}") from None
     backend = parsed.get_backend_name()
     if backend not in ("mysql", "mariadb", "sqlite"):
-        raise SettingsError(f"BILLING_DATABASE_URL names {backend}, which is not supported. {_MEANT}")
+        raise SettingsError(f"BILLING_DATABASE_URL names {backend}, which is not supported. {_VALID_URLS}")
     if not parsed.database or parsed.database == ":memory:" or parsed.database.startswith("file:"):
-        raise SettingsError(f"BILLING_DATABASE_URL names no database. {_MEANT}")
+        raise SettingsError(f"BILLING_DATABASE_URL names no database. {_VALID_URLS}")
     # A password with an @ or a / is cut there: its end would pass for a host or a database, and be shown.
     # A file has neither user nor host.
     if (
@@ -216,11 +216,11 @@ def _parsed(url: str) -> URL:
         if backend == "sqlite"
         else (not re.fullmatch(r"[\w.:-]*", parsed.host or "") or re.search(r"[@/#?]", parsed.database))
     ):
-        raise SettingsError(f"BILLING_DATABASE_URL cannot be split into its parts. {_MEANT}")
+        raise SettingsError(f"BILLING_DATABASE_URL cannot be split into its parts. {_VALID_URLS}")
     return parsed
 
 
-_MEANT = (
+_VALID_URLS = (
     "Nothing was read. Use mysql+pymysql://USER:PASSWORD@HOST:PORT/DATABASE (special characters of the password as "
     "%XX), or sqlite:////absolute/path of a file."
 )

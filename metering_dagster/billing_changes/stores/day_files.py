@@ -167,8 +167,8 @@ class _Damage:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, _MISUNDERSTOOD) or is_arrows(error):
-            said = " ".join(str(error).split()).rstrip(".")
+            message = " ".join(str(error).split()).rstrip(".")
             raise DamagedFileError(
-                f"{self.place} is damaged, or not a file of this project ({type(error).__name__}: {said}). It was left "
-                f"as it is. Restore it from a copy, or {self.remedy}."
+                f"{self.place} is damaged, or not a file of this project ({type(error).__name__}: {message}). It was "
+                f"left as it is. Restore it from a copy, or {self.remedy}."
             ) from error

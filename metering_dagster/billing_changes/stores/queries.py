@@ -195,12 +195,12 @@ class BillingSnapshot:
 
     def invalid_stamps(self, day: date) -> InvalidStamps:
         """Find the rows of a day, claimed or not, whose stamps do not show when they were ingested."""
-        odd: list[InvalidStamp] = []
+        invalid: list[InvalidStamp] = []
         for signal, stamp in STAMPS.items():
             columns, kind = _spelt(*_owner_columns(stamp.table)), _fault_of(stamp)
             query = select(*columns, kind, func.count().label("number"), func.max(real_stamp(stamp)).label("newest"))
             query = query.where(_is_invalid(stamp, self.now), stamp.table.c.date == day)
-            odd += [
+            invalid += [
                 InvalidStamp(
                     signal,
                     _owners(found)[-1],
@@ -210,13 +210,13 @@ class BillingSnapshot:
                 )
                 for found in self._rows(_grouped_by(query, *columns, kind))
             ]
-        odd.sort(key=lambda one: (-one.rows, one.signal, repr(one.owner), one.kind))
-        counts = {kind: sum(one.rows for one in odd if one.kind is kind) for kind in StampFault}
+        invalid.sort(key=lambda one: (-one.rows, one.signal, repr(one.owner), one.kind))
+        counts = {kind: sum(one.rows for one in invalid if one.kind is kind) for kind in StampFault}
         return InvalidStamps(
             unstamped=counts[StampFault.MISSING],
             future=counts[StampFault.AHEAD],
             early=counts[StampFault.EARLY],
-            examples=tuple(odd[:MOST_EXAMPLES]),
+            examples=tuple(invalid[:MOST_EXAMPLES]),
         )
 
     def days_with_invalid_stamps(self, first_day: date, ahead_of: datetime) -> dict[StampFault, dict[date, int]]:
