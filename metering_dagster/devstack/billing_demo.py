@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import dagster as dg
 
 from metering_dagster.devstack import billing_db
-from metering_dagster.devstack.billing_reingest import CellKey, Move, reingest
+from metering_dagster.devstack.billing_reingest import CellKey, ExpectedChange, reingest
 from metering_dagster.devstack.billing_sample import generate
 from metering_dagster.devstack.demo_state import DemoState
 from metering_dagster.devstack.environment import environment_with, using_environment
@@ -33,13 +33,13 @@ SENSOR, JOB = "billing_changes", "refresh_billing_changes"
 
 
 @dataclass(frozen=True)
-class MovedCell:
+class ReportedCell:
     """Cell that was reported after days had been ingested again."""
 
     day: date
     subscription_id: str
     name: str
-    move: Move
+    move: ExpectedChange
     before: Mapping[str, Decimal]
     """By currency; empty where there was nothing."""
     now: Mapping[str, Decimal]
@@ -58,7 +58,7 @@ class BillingRehearsal:
     """The days of the window."""
     cells: int
     """The cells of the window, all of which a consumer would otherwise pull again every night."""
-    moved: tuple[MovedCell, ...]
+    moved: tuple[ReportedCell, ...]
     wrong: tuple[str, ...]
     """Cells that were due and not reported so, or reported without being due."""
     runs: int
@@ -138,13 +138,17 @@ class _Deployment:
         return [row for each in found if each is not None for row in each.report.rows]
 
 
-def _moved(row: "CellChange") -> MovedCell:
-    move = Move.VANISHED if row.vanished else Move.CHANGED if row.changed else Move.TOUCHED
+def _moved(row: "CellChange") -> ReportedCell:
+    move = (
+        ExpectedChange.VANISHED if row.vanished else ExpectedChange.CHANGED if row.changed else ExpectedChange.TOUCHED
+    )
     one = row.cell.subscription
-    return MovedCell(row.cell.day, one.id, one.name, move, dict(row.amounts_before or ()), dict(row.amounts))
+    return ReportedCell(row.cell.day, one.id, one.name, move, dict(row.amounts_before or ()), dict(row.amounts))
 
 
-def _wrong(due: Mapping[CellKey, Move], found: Mapping[CellKey, Move], names: Mapping[str, str]) -> list[str]:
+def _wrong(
+    due: Mapping[CellKey, ExpectedChange], found: Mapping[CellKey, ExpectedChange], names: Mapping[str, str]
+) -> list[str]:
     """Return a message for each cell whose report differs from what was due."""
     return [
         f"{day} {names.get(one, one)}: {found.get((day, one), 'not reported')}, "

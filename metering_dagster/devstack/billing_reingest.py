@@ -33,7 +33,7 @@ CellKey = tuple[date, str]
 """A day and the id of a subscription."""
 
 
-class Move(StrEnum):
+class ExpectedChange(StrEnum):
     """Change that must be reported of a cell."""
 
     TOUCHED = "touched"
@@ -52,7 +52,7 @@ class Reingest:
     daily: tuple[Daily, ...]
     gone_facts: tuple[Fact, ...]
     gone_daily: tuple[Daily, ...]
-    due: Mapping[CellKey, Move]
+    due: Mapping[CellKey, ExpectedChange]
     """The cells that must be reported, and no others."""
 
 
@@ -71,10 +71,10 @@ def reingest(sample: BillingSample, now: datetime) -> Reingest:
     withdrawn, beside_it = _rows(sample, days[GONE], gcp[:1]), _rows(sample, days[GONE], gcp[1:])
     corrected = _corrected(sample, days[CORRECTED], cast.shared_group)
     added = _new_group(sample, days[NEW_GROUP])
-    due: dict[CellKey, Move] = {}
+    due: dict[CellKey, ExpectedChange] = {}
     for move, facts, daily in (
-        (Move.TOUCHED, *same), (Move.TOUCHED, *beside_it), (Move.TOUCHED, (), ahead[1]), (Move.VANISHED, *withdrawn),
-        (Move.CHANGED, *corrected), (Move.CHANGED, *added),
+        (ExpectedChange.TOUCHED, *same), (ExpectedChange.TOUCHED, *beside_it), (ExpectedChange.TOUCHED, (), ahead[1]),
+        (ExpectedChange.VANISHED, *withdrawn), (ExpectedChange.CHANGED, *corrected), (ExpectedChange.CHANGED, *added),
     ):  # fmt: skip
         due |= dict.fromkeys(_cells(sample.subscriptions, facts, daily), move)
     written = (same, beside_it, corrected, added)
@@ -93,7 +93,7 @@ def again(sample: BillingSample, now: datetime, rng: random.Random) -> Reingest:
     more = sum((new.amount - old.amount for new, old in zip(stamped, facts, strict=True)
                 if new.currency == daily.currency), Decimal())  # fmt: skip
     told = replace(daily, amount=daily.amount + more, fetched_at=now)
-    move = Move.CHANGED if share != 1 else Move.TOUCHED
+    move = ExpectedChange.CHANGED if share != 1 else ExpectedChange.TOUCHED
     due = dict.fromkeys(_cells(sample.subscriptions, facts, [daily]), move)
     return Reingest(tuple(stamped), (told,), (), (), due)
 

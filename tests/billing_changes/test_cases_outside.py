@@ -12,7 +12,7 @@ from metering_dagster.billing_changes import feed
 from metering_dagster.billing_changes.defs import checks
 from metering_dagster.billing_changes.rules import cursor
 from metering_dagster.billing_changes.rules.cells import Signal, StampFault, cells_of
-from metering_dagster.billing_changes.rules.pending_day import Why
+from metering_dagster.billing_changes.rules.pending_day import DueReason
 from metering_dagster.billing_changes.rules.reconcile import Days
 from metering_dagster.billing_changes.rules.watermark import PollRules, PollTooSlowError
 from metering_dagster.billing_changes.stores.database import Database
@@ -405,7 +405,7 @@ def test_what_a_writer_behind_hides_from_stamps_is_found_by_comparing(billing):
     watching.settle()
     watching.passes(hours=3)
     billing.daily("behind", DAY, watching.now - 5 * HOUR, 7)
-    assert watching.watch(hours=1, minutes=30) == {DAY: Why.DIFFERS}
+    assert watching.watch(hours=1, minutes=30) == {DAY: DueReason.DIFFERS}
     assert watching.amounts(DAY)["behind"] == 7
 
 
@@ -428,5 +428,5 @@ def test_rows_that_reach_the_replica_70_minutes_late_are_found_by_comparing_and_
     assert watching.memory.starts[Signal.DAILY] > stamped, "stamps alone would not tell"
     billing.daily("late", DAY, stamped, 7)
     found = watching.watch(hours=1, minutes=30)
-    assert found[DAY] == Why.DIFFERS
+    assert found[DAY] == DueReason.DIFFERS
     assert watching.amounts(DAY)["late"] == 7

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from metering_dagster.billing_changes.rules.cells import Signal
 from metering_dagster.billing_changes.rules.cursor import PollCursor, PollGap, beginning, read, write
-from metering_dagster.billing_changes.rules.pending_day import PendingDay, Why
+from metering_dagster.billing_changes.rules.pending_day import DueReason, PendingDay
 from metering_dagster.billing_changes.rules.watermark import PollRules
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -18,7 +18,7 @@ instants = st.integers(0, 7_000_000_000_000_000).map(lambda micros: EPOCH + time
 days = st.dates(date(2000, 1, 1), date(2100, 1, 1))
 digests = st.text("0123456789abcdef", min_size=12, max_size=12)
 pendings = st.builds(
-    PendingDay, st.none() | instants, instants, instants, st.none() | instants, st.sampled_from(Why),
+    PendingDay, st.none() | instants, instants, instants, st.none() | instants, st.sampled_from(DueReason),
     st.none() | instants, st.integers(0, 99), st.booleans(),
 )  # fmt: skip
 whole_seconds = st.integers(1, 7_000_000_000).map(lambda second: datetime.fromtimestamp(second, UTC))

@@ -6,13 +6,13 @@ from datetime import date, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metering_dagster.billing_changes.rules.pending_day import PendingDay, Why
+from metering_dagster.billing_changes.rules.pending_day import DueReason, PendingDay
 from metering_dagster.billing_changes.rules.watermark import PollRules
 from tests.billing_changes.imaginary import START, TODAY, Imaginary, Watcher, a_tenant, daily
 
 RULES = PollRules()
 MICROSECOND = timedelta(microseconds=1)
-MOVED = PendingDay(first=None, since=START, changed_at=START, newest=START, why=Why.INGESTED)
+MOVED = PendingDay(first=None, since=START, changed_at=START, newest=START, why=DueReason.INGESTED)
 
 
 def test_a_day_is_due_once_it_is_quiet():

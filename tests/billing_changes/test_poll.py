@@ -6,7 +6,7 @@ from datetime import date, timedelta
 import pytest
 
 from metering_dagster.billing_changes.rules import cursor as remembered
-from metering_dagster.billing_changes.rules.pending_day import Why
+from metering_dagster.billing_changes.rules.pending_day import DueReason
 from metering_dagster.billing_changes.rules.reconcile import Days
 from metering_dagster.billing_changes.rules.watermark import PollRules
 from metering_dagster.billing_changes.services.poll import LONG_PAUSE
@@ -42,7 +42,7 @@ def test_the_first_look_asks_for_every_day_with_rows(database):
     watcher = Watcher(database)
     assert watcher.asks() == [], "they are not quiet yet"
     database.passes(minutes=2)
-    assert words(watcher.look().due_days) == {TODAY: Why.FIRST_POLL, EARLIER: Why.FIRST_POLL}
+    assert words(watcher.look().due_days) == {TODAY: DueReason.FIRST_POLL, EARLIER: DueReason.FIRST_POLL}
 
 
 def test_a_quiet_day_is_never_asked_for_again(watcher, database):
@@ -173,7 +173,7 @@ def test_a_subscription_that_comes_makes_every_day_with_rows_move(watcher, datab
     database.subscriptions.append(a_tenant("t9"))
     watcher.look()
     database.passes(minutes=2)
-    assert words(watcher.look().due_days) == {TODAY: Why.SUBSCRIPTIONS, EARLIER: Why.SUBSCRIPTIONS}
+    assert words(watcher.look().due_days) == {TODAY: DueReason.SUBSCRIPTIONS, EARLIER: DueReason.SUBSCRIPTIONS}
 
 
 def test_what_nobody_claims_makes_nothing_move(watcher, database):
@@ -234,7 +234,7 @@ class TestGap:
         watcher.look()
         database.passes(minutes=2)
         (ask,) = watcher.look().due_days
-        assert (ask.day, ask.why) == (TODAY, Why.GAP)
+        assert (ask.day, ask.why) == (TODAY, DueReason.GAP)
         assert "did not poll" in ask.gap
 
     def test_it_is_told_until_a_run_that_tells_of_it_is_through(self, watcher, database):
@@ -269,7 +269,7 @@ class TestGap:
         database.ingest(daily(database.now.date()))
         assert "Polling starts anew." in watcher.look().notes
         database.passes(minutes=2)
-        assert {ask.why for ask in watcher.look().due_days} == {Why.FIRST_POLL}
+        assert {ask.why for ask in watcher.look().due_days} == {DueReason.FIRST_POLL}
 
 
 class TestClockSetBack:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metering_dagster.billing_changes.rules.cursor import PollCursor, PollGap
-from metering_dagster.billing_changes.rules.pending_day import PendingDay, Why
+from metering_dagster.billing_changes.rules.pending_day import DueReason, PendingDay
 from metering_dagster.billing_changes.rules.watermark import PollRules
 
 RULES = PollRules()
@@ -24,7 +24,15 @@ instants = st.one_of(
 )
 perhaps = st.none() | instants
 pendings = st.builds(
-    PendingDay, perhaps, instants, instants, perhaps, st.sampled_from(Why), perhaps, st.integers(1, 9), st.booleans()
+    PendingDay,
+    perhaps,
+    instants,
+    instants,
+    perhaps,
+    st.sampled_from(DueReason),
+    perhaps,
+    st.integers(1, 9),
+    st.booleans(),
 )
 
 
@@ -115,7 +123,7 @@ def test_a_run_key_is_the_same_for_the_same_movement_and_attempt_alone(one, othe
 
 
 def test_a_run_key_says_the_day_the_stamps_and_the_attempt():
-    one = PendingDay(None, NOON, NOON + timedelta(microseconds=7), NOON, Why.INGESTED)
+    one = PendingDay(None, NOON, NOON + timedelta(microseconds=7), NOON, DueReason.INGESTED)
     assert one.run_key(DAY) == "2026-09-20:20260920T120000.000000:20260920T120000.000007:1"
     assert replace(one, newest=None, attempt=2).run_key(DAY) == "2026-09-20:-:20260920T120000.000007:3"
 

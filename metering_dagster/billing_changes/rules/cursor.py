@@ -11,7 +11,7 @@ from datetime import date, datetime, timedelta
 from typing import Any
 
 from metering_dagster.billing_changes.rules.cells import Signal, instant_of, microseconds_of
-from metering_dagster.billing_changes.rules.pending_day import PendingDay, Why
+from metering_dagster.billing_changes.rules.pending_day import DueReason, PendingDay
 from metering_dagster.billing_changes.rules.watermark import Narrowed, PollRules, halved, start_of
 
 _VERSION = 1
@@ -23,7 +23,7 @@ any year."""
 _LONGEST_SPAN = timedelta(days=900 * 365)
 _MICROSECOND = timedelta(microseconds=1)
 _SHORT = {Signal.DAILY: "daily", Signal.FACTS: "facts"}
-_WHYS = list(Why)
+_REASONS = list(DueReason)
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ def _day(cursor: PollCursor, day: date) -> list[Any]:
 
 def _pending(one: PendingDay) -> list[Any]:
     return [
-        _number(one.first), _number(one.since), _number(one.changed_at), _number(one.newest), _WHYS.index(one.why),
+        _number(one.first), _number(one.since), _number(one.changed_at), _number(one.newest), _REASONS.index(one.why),
         _number(one.requested_at), one.attempt, int(one.reports_gap),
     ]  # fmt: skip
 
@@ -186,7 +186,7 @@ def _read_pending(found: list[Any]) -> PendingDay:
         _needed(since),
         _needed(changed_at),
         None if newest is None else instant_of(int(newest)),
-        _WHYS[int(why)],
+        _REASONS[int(why)],
         _instant(requested_at),
         int(attempt),
         bool(reports_gap),

@@ -14,7 +14,7 @@ _LAST = datetime.max.replace(tzinfo=UTC)
 """Stamps may be of any year: some writers use 9999-12-31 23:59:59 for `never`."""
 
 
-class Why(StrEnum):
+class DueReason(StrEnum):
     """Reason why a day is due; operators read it in the metadata."""
 
     INGESTED = "rows were ingested"
@@ -37,7 +37,7 @@ class PendingDay:
     """When a poll last saw it changed: the clock after that poll's reading, so that a later reading has the change."""
     newest: datetime | None
     """Its latest stamp then; None if unknown."""
-    why: Why
+    why: DueReason
     requested_at: datetime | None = None
     """When a run of its present state was last requested; None: not since it changed."""
     attempt: int = 0

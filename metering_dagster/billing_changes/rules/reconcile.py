@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 
-from metering_dagster.billing_changes.rules.pending_day import Why
+from metering_dagster.billing_changes.rules.pending_day import DueReason
 from metering_dagster.billing_changes.rules.watermark import PollRules
 
 _NEVER = datetime.min.replace(tzinfo=UTC)
@@ -69,13 +69,13 @@ def to_compare(
 
 def differences(
     days: Iterable[date], states: Mapping[date, str], reported: Callable[[date], MaterializedReading | None]
-) -> dict[date, Why]:
+) -> dict[date, DueReason]:
     """Find the days whose report differs from the tables, with the reason."""
     found = {}
     for day in days:
         state, known = states.get(day, ""), reported(day)
         if known is None and state:
-            found[day] = Why.NEVER_REPORTED
+            found[day] = DueReason.NEVER_REPORTED
         elif known is not None and known.state != state:
-            found[day] = Why.DIFFERS
+            found[day] = DueReason.DIFFERS
     return found

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from metering_dagster.billing_changes.rules.cells import Claims, Signal, cells_of, newest_of_days, states_of_days
 from metering_dagster.billing_changes.rules.cursor import PollCursor, PollGap, beginning
-from metering_dagster.billing_changes.rules.pending_day import PendingDay, Why
+from metering_dagster.billing_changes.rules.pending_day import DueReason, PendingDay
 from metering_dagster.billing_changes.rules.reconcile import (
     Days,
     MaterializedReading,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 LONG_PAUSE = timedelta(days=31)
 """After this long without a poll, polling starts anew: reading all stamps since then may exceed a tick's time-out."""
-_UNKNOWN = (Why.FIRST_POLL, Why.SUBSCRIPTIONS, Why.NEVER_REPORTED)
+_UNKNOWN = (DueReason.FIRST_POLL, DueReason.SUBSCRIPTIONS, DueReason.NEVER_REPORTED)
 """Reasons for which none of the day counts as materialized, however old its stamps are."""
 _NAMED = 5
 
@@ -68,10 +68,10 @@ class PollResult:
 class _ChangedDays:
     """Days that changed since the last poll."""
 
-    why: dict[date, Why] = field(default_factory=dict)
+    why: dict[date, DueReason] = field(default_factory=dict)
     newest: dict[date, datetime] = field(default_factory=dict)
 
-    def add(self, why: Mapping[date, Why], newest: Mapping[date, datetime]) -> None:
+    def add(self, why: Mapping[date, DueReason], newest: Mapping[date, datetime]) -> None:
         self.why.update(why)
         self.newest.update(newest)
 
@@ -123,9 +123,9 @@ def poll(
     sums = reading.checksums(horizon.first) if renewed or _is_time_to_sum(before, now, rules) else None
     done = _Materialized(cache(reported), reading.clock(), rules)
 
-    changed = _ChangedDays(dict.fromkeys(fresh.changed, Why.INGESTED), dict(fresh.newest))
+    changed = _ChangedDays(dict.fromkeys(fresh.changed, DueReason.INGESTED), dict(fresh.newest))
     if renewed and (claims.subscriptions or before.claims):  # without claims, then and now, there is no work
-        why = Why.SUBSCRIPTIONS if before.claims else Why.FIRST_POLL
+        why = DueReason.SUBSCRIPTIONS if before.claims else DueReason.FIRST_POLL
         changed.add({day: why for day in {*before.sums, *(sums or {}), *fresh.states} if day in horizon}, {})
     pending, gap_is_reported = _still_pending(before.pending, done, horizon)
     suspects = before.suspects | (set() if sums is None else changed_days(before.sums, sums))
@@ -135,7 +135,7 @@ def poll(
     changed.add(*_differing(reading, claims, compared, done))
     gap = None if gap_is_reported else before.gap
     if gap is not None and not busy and not changed.why:
-        changed.add({horizon.last: Why.GAP}, {})
+        changed.add({horizon.last: DueReason.GAP}, {})
 
     last_poll = None if last is None or now < last.polled_at else last.seen
     pending = _with_changes(pending, changed, last_poll, done)
@@ -228,7 +228,7 @@ def _still_pending(
 
 def _differing(
     reading: "BillingSnapshot", claims: Claims, compared: Collection[date], done: _Materialized
-) -> tuple[dict[date, Why], dict[date, datetime]]:
+) -> tuple[dict[date, DueReason], dict[date, datetime]]:
     """Find the compared days that differ from their reports, and their latest stamps."""
     if not compared:
         return {}, {}

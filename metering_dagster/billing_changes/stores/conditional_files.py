@@ -34,7 +34,7 @@ _WRITE = "write"
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredFile:
     """File as it was read."""
 
     content: bytes
@@ -44,7 +44,7 @@ class Stored:
 class FileStore(Protocol):
     """Place of files. Its methods raise `UnreachableError`, or `CallerError` where a retry does not help."""
 
-    def read(self, name: str) -> Stored | None:
+    def read(self, name: str) -> StoredFile | None:
         """Read the whole file of this name; None if there is none."""
 
     def replace(self, name: str, content: bytes, generation: str | None) -> str:
@@ -67,10 +67,10 @@ class Folder:
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()
 
-    def read(self, name: str) -> Stored | None:
+    def read(self, name: str) -> StoredFile | None:
         """See `FileStore`."""
         with self._explained(), _if_there(), (self.root / name).open("rb") as file:
-            return Stored(file.read(), _generation(os.fstat(file.fileno())))
+            return StoredFile(file.read(), _generation(os.fstat(file.fileno())))
         return None
 
     def replace(self, name: str, content: bytes, generation: str | None) -> str:
@@ -119,7 +119,7 @@ class Bucket:
         self.client, self.uri = client, uri.rstrip("/")
         self.bucket, _, self.prefix = self.uri.removeprefix("s3://").partition("/")
 
-    def read(self, name: str) -> Stored | None:
+    def read(self, name: str) -> StoredFile | None:
         """See `FileStore`."""
         with self._explained():
             stored, _ = self._get(name)
@@ -151,13 +151,13 @@ class Bucket:
             found = {self._name(one["Key"]): one["ETag"] for page in pages for one in page.get("Contents", [])}
         return {name: generation for name, generation in found.items() if fnmatchcase(name, pattern)}
 
-    def _get(self, name: str) -> tuple[Stored | None, str | None]:
+    def _get(self, name: str) -> tuple[StoredFile | None, str | None]:
         """Read the object of this name, and the id of its write."""
         try:
             found = self.client.get_object(Bucket=self.bucket, Key=self._key(name))
         except self.client.exceptions.NoSuchKey:
             return None, None
-        return Stored(found["Body"].read(), found["ETag"]), found["Metadata"].get(_WRITE)
+        return StoredFile(found["Body"].read(), found["ETag"]), found["Metadata"].get(_WRITE)
 
     def _key(self, name: str) -> str:
         return f"{self.prefix}/{name}" if self.prefix else name
