@@ -85,7 +85,7 @@ def measure(database: Database, engine: Engine, say: Callable[[Figure], None]) -
     ask("checksums, 32 days", lambda reading: len(reading.checksums(last - timedelta(days=32))))
     ask("exact look, 4 days", lambda reading: _exactly(reading, [last - timedelta(days=n) for n in range(4)], False))
     ask("a day with amounts", lambda reading: _exactly(reading, [last - timedelta(days=3)], True))
-    ask("odd stamps of a day", lambda reading: len(reading.odd_stamps(last).examples))
+    ask("odd stamps of a day", lambda reading: len(reading.invalid_stamps(last).examples))
     ask("groups of a day", lambda reading: len(reading.groups_of(last)))
     ingest_again(engine, last - timedelta(days=5))
     ask("poll, a day ingested", lambda reading: _poll(reading, first))

@@ -266,9 +266,9 @@ def test_a_database_that_is_away_costs_a_consumer_nothing(reported, monkeypatch)
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--consumer", "../w"), "cannot be the name of a consumer"),
-        (("--consumer", "_looked"), "cannot be the name of a consumer"),
-        (("--consumer", "w", "--ack", "null"), "is no token"),
+        (("--consumer", "../w"), "an invalid consumer name"),
+        (("--consumer", "_looked"), "an invalid consumer name"),
+        (("--consumer", "w", "--ack", "null"), "is an invalid token"),
         (("--consumer", "w", "--ack", "0" * 12), "was never offered"),
     ],
 )

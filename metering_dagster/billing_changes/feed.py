@@ -1,21 +1,21 @@
-"""Which cells of cloud-billing data were ingested again: the public Python API (domain: the billing-changes signal).
+"""The public Python API: which cells of cloud-billing data were ingested again (domain §7).
 
-Belongs here: asking, straight from the database or as a named consumer from what was materialized. Does not: what is
-answered (feed_response, consumer_response), SQL, files, layout.
+Belongs here: reading changes, from the database or as a named consumer from the reports. Does not: the response's
+content (rules/feed_response, rules/consumer_response), SQL, files, layout.
 
     from metering_dagster.billing_changes import feed
 
-    answer = feed.changes("2026-11-28T06:00:00Z")     # by time: whoever asks keeps the next one
+    answer = feed.changes("2026-11-28T06:00:00Z")     # by time: the caller keeps the next one
     for row in answer.rows:
         pull(row.subscription_id, row.day)
     keep(answer.meta.complete_until)
 
-    with feed.consumer("warehouse") as new:           # by name: what was taken is kept here
+    with feed.consumer("warehouse") as new:           # by name: the feed keeps what was taken
         for row in new.rows:
             pull(row.subscription_id, row.day)
 
-Settings are the environment's (BILLING_DATABASE_URL, BILLING_CHANGES_URI and so on) unless others are given. What
-cannot be done is a `MeteringError`, in words.
+Settings are the environment's (BILLING_DATABASE_URL, BILLING_CHANGES_URI and so on) unless others are given. Every
+failure is a `MeteringError` whose message says what to do.
 """
 
 import os
@@ -32,9 +32,9 @@ from metering_dagster.billing_changes.rules.consumer_offsets import (
     ConsumerOffset,
     checked_name,
     checked_token,
-    content_of,
     offer_of,
-    standing_of,
+    offset_content,
+    read_offset,
 )
 from metering_dagster.billing_changes.rules.consumer_response import ReportedDays, answer_for
 from metering_dagster.billing_changes.rules.feed_response import (
@@ -42,7 +42,7 @@ from metering_dagster.billing_changes.rules.feed_response import (
     FeedRequest,
     FeedResponse,
     answer_since,
-    asked_since,
+    parsed_since,
     record,
 )
 from metering_dagster.billing_changes.services.deployment import Billing
@@ -60,7 +60,7 @@ __all__ = ["COLUMNS", "FeedResponse", "Signal", "acknowledge", "changes", "consu
 
 T = TypeVar("T")
 _ATTEMPTS = 50
-"""Of replacing a consumer's document while others replace it too; each time one of them succeeds."""
+"""The attempts to replace a consumer's document while others replace it too; each time one of them succeeds."""
 _PAUSE_SECONDS = 0.05
 _LONGEST_NUMBER = 9
 _STALE = timedelta(minutes=10)
@@ -69,39 +69,39 @@ _STALE = timedelta(minutes=10)
 def changes(
     since: str | datetime, *, horizon_days: int | str | None = None, settings: Settings | None = None
 ) -> FeedResponse:
-    """Return the cells that were ingested again since an instant, itself included, read from the database now.
+    """Read from the database the cells that were ingested again since an instant, itself included.
 
-    `since` is ISO-8601 text that names its zone, or an aware datetime; `horizon_days` (1 to 92) how many days back is
-    looked, by default as the settings say. The answer's `meta.complete_until` is the `since` to ask with next time:
-    that leaves time for ingests that were under way. `meta` also says what the answer does not detect.
+    `since` is ISO-8601 text that names its zone, or an aware datetime. `horizon_days` (1 to 92) is the number of days
+    to read back, by default that of the settings. Pass the answer's `meta.complete_until` as the next `since`: that
+    leaves time for ingests in progress. `meta` also says what the answer does not detect.
 
-    Raises `FeedRefusedError` for a `since` or horizon that makes no sense, `DatabaseError` and `DatabaseAwayError` for
-    the database, `SettingsError` if none is named.
+    Raises `FeedRefusedError` for an invalid `since` or horizon, `DatabaseError` and `DatabaseAwayError` for the
+    database, `SettingsError` if BILLING_DATABASE_URL is not set.
     """
     billing = _billing(settings)
-    asked = asked_since(since)
+    parsed = parsed_since(since)
     horizon = billing.rules.horizon if horizon_days is None else timedelta(days=_checked_horizon(horizon_days))
     with billing.database.reading() as reading:
-        question = FeedRequest(asked, horizon, reading.now)
+        question = FeedRequest(parsed, horizon, reading.now)
         starts = {signal: question.start(reading.precision(signal)) for signal in Signal}
         claims = reading.claims()
         pieces = reading.pieces_since(starts, question.read_from) if claims.subscriptions else []
         far_ahead = reading.now + billing.rules.overlap
-        odd = reading.odd_days(question.first_day, far_ahead) if claims.subscriptions else {}
-    return answer_since(question, billing.rules.overlap, pieces, claims, odd)
+        invalid_stamps = reading.days_with_invalid_stamps(question.first_day, far_ahead) if claims.subscriptions else {}
+    return answer_since(question, billing.rules.overlap, pieces, claims, invalid_stamps)
 
 
 def new_for(name: str, *, settings: Settings | None = None) -> FeedResponse:
-    """Return what was reported and is new for the named consumer, with the token that acknowledges it (`meta.token`).
+    """Return the reported cells that are new for the named consumer, with the token that acknowledges them.
 
-    Until that is acknowledged, asking again gives the same again, and what has come since. A name that was never used
-    is given everything. The database is not read: what is there is what runs of `billing_changes` have reported.
+    The token is `meta.token`. Until it is acknowledged, further calls return the same rows and any newer ones. A new
+    name gets everything. The database is not read: rows come from the reports of `billing_changes` runs.
 
     A day whose file cannot be understood is left out and stays due: `meta.damaged` names it, and `meta.complete_until`
-    is None. Whoever ignores that misses the day.
+    is None. A consumer that ignores `meta.damaged` misses the day.
 
-    Raises `FeedRefusedError` for a name that cannot be one, `DamagedFileError` where what is kept of the consumer or of
-    the sensor's looks cannot be understood, `UnreachableError` and `CallerError` for the place of the reports.
+    Raises `FeedRefusedError` for an invalid name. Raises `DamagedFileError` where the consumer's offset or the sensor's
+    heartbeat cannot be understood. Raises `UnreachableError` and `CallerError` for the place of the reports.
     """
     billing = _billing(settings)
     files = _files(billing, checked_name(name))
@@ -109,11 +109,11 @@ def new_for(name: str, *, settings: Settings | None = None) -> FeedResponse:
 
 
 def acknowledge(name: str, token: str, *, settings: Settings | None = None) -> bool:
-    """Acknowledge the answer that came with this token: the named consumer has taken it.
+    """Record that the named consumer has taken the answer that came with this token.
 
-    True if that moved its marks; False if it had said so before, or nothing had come with the token. Of several calls
-    at once with one token, one at most is told True; none where S3 loses the answer to the write that moves them and
-    the marks are replaced again before it is repeated. Marks move forward only.
+    Return True if that advanced its marks, False if the token was acknowledged before or its answer was empty. Of
+    several concurrent calls with one token at most one returns True. None does where S3 loses the response to the write
+    and the document is replaced again before the retry. Marks only advance.
 
     Raises `FeedRefusedError` for a token that this consumer was not offered, besides the errors of `new_for`.
     """
@@ -125,21 +125,23 @@ def acknowledge(name: str, token: str, *, settings: Settings | None = None) -> b
 
 @contextmanager
 def consumer(name: str, *, settings: Settings | None = None) -> Iterator[FeedResponse]:
-    """A block that takes what is new for the named consumer; it counts as taken when the block ends without an error.
+    """Give a block what is new for the named consumer; acknowledge it when the block ends without an error.
 
         with feed.consumer("warehouse") as new:
             for row in new.rows:
                 pull(row.subscription_id, row.day)
 
-    A block that fails, or is killed, is given the same again the next time. Errors as for `new_for`; and where a day's
-    file could not be understood, `DamagedFileError` once all other days are acknowledged, so that nobody takes the
-    answer for whole.
+    A block that fails, or is killed, gets the same rows again the next time. Raises the errors of `new_for`. Raises
+    `DamagedFileError` after the other days are acknowledged where a day's file could not be understood: the consumer
+    must not take the answer for complete.
     """
     answer = new_for(name, settings=settings)
     yield answer
     acknowledge(name, str(answer.meta.token), settings=settings)
     if answer.meta.damaged:
-        raise DamagedFileError(f"All else was taken by {name}, but: {' '.join(answer.meta.damaged)}")
+        raise DamagedFileError(
+            f"The consumer {name} has taken all other days, but some files are damaged: {' '.join(answer.meta.damaged)}"
+        )
 
 
 def frame(answer: FeedResponse) -> "pd.DataFrame":
@@ -150,27 +152,27 @@ def frame(answer: FeedResponse) -> "pd.DataFrame":
 
 
 def _offer(billing: Billing, files: "DayFiles", name: str) -> FeedResponse:
-    # In this order: what is read later is at least as new as what was read before says.
-    looked = files.document(heartbeat.NAME)
-    beat = heartbeat.read_heartbeat(looked.content) if looked else None
+    # The order matters: each reading is at least as new as the one before it claims.
+    stored = files.document(heartbeat.NAME)
+    beat = heartbeat.read_heartbeat(stored.content) if stored else None
     document = files.document(_place(name))
-    standing = _standing(name, document)
+    offset = _offset(name, document)
     generations = files.generations()
-    due = [day for day, generation in generations.items() if not standing.has_taken(day, generation)]
+    due = [day for day, generation in generations.items() if not offset.has_taken(day, generation)]
     there, damaged = _read(files, due)
     offer = offer_of(name, there, beat.complete_until if beat and not damaged else None)
-    lost = sorted(standing.marks.keys() - generations.keys())
+    lost = sorted(offset.marks.keys() - generations.keys())
     reported = ReportedDays([report for _, report in there], lost, beat, damaged)
     answer = answer_for(
-        standing, offer, reported,
+        offset, offer, reported,
         now=datetime.now(UTC), horizon=billing.rules.horizon, stale=_stale(billing.settings),
     )  # fmt: skip
-    _keep(files, name, document, standing, standing.offered(offer))
+    _keep(files, name, document, offset, offset.offered(offer))
     return answer
 
 
 def _read(files: "DayFiles", days: Iterable[date]) -> tuple[list[tuple[str, "DayReport"]], dict[date, str]]:
-    """Return the reports of these days with the generations of their files, and in words what cannot be understood."""
+    """Read the reports of these days with their files' generations, and the error message of each damaged day."""
     there, damaged = [], {}
     for day in days:
         try:
@@ -185,22 +187,22 @@ def _read(files: "DayFiles", days: Iterable[date]) -> tuple[list[tuple[str, "Day
 
 def _acknowledge(files: "DayFiles", name: str, token: str) -> bool:
     document = files.document(_place(name))
-    standing = _standing(name, document)
-    moved = standing.acknowledging(token)
-    _keep(files, name, document, standing, moved)
-    return moved is not standing
+    offset = _offset(name, document)
+    advanced = offset.acknowledging(token)
+    _keep(files, name, document, offset, advanced)
+    return advanced is not offset
 
 
-def _standing(name: str, document: "StoredDocument | None") -> ConsumerOffset:
-    return ConsumerOffset(name) if document is None else standing_of(name, document.content)
+def _offset(name: str, document: "StoredDocument | None") -> ConsumerOffset:
+    return ConsumerOffset(name) if document is None else read_offset(name, document.content)
 
 
 def _keep(
     files: "DayFiles", name: str, read: "StoredDocument | None", before: ConsumerOffset, after: ConsumerOffset
 ) -> None:
-    """Write it if it is another one, on the condition that nobody else has written since."""
+    """Write the offset if it changed. Raises `ReplacedMeanwhileError` if another call wrote it since the reading."""
     if after is not before:
-        files.replace_document(_place(name), content_of(after), read.generation if read else None)
+        files.replace_document(_place(name), offset_content(after), read.generation if read else None)
 
 
 def _until_not_replaced(attempt: Callable[[], T]) -> T:
@@ -208,7 +210,7 @@ def _until_not_replaced(attempt: Callable[[], T]) -> T:
         try:
             return attempt()
         except ReplacedMeanwhileError:
-            time.sleep(random.uniform(0, _PAUSE_SECONDS))  # so that those who met do not meet again
+            time.sleep(random.uniform(0, _PAUSE_SECONDS))  # so that the same callers do not collide again
     return attempt()
 
 
@@ -217,7 +219,7 @@ def _place(name: str) -> str:
 
 
 def _stale(settings: Settings) -> timedelta:
-    """Beyond what a few slow or failed looks explain."""
+    """Return the age at which a heartbeat is old: longer than a few slow or failed polls explain."""
     return max(_STALE, 3 * timedelta(seconds=settings.billing_changes_seconds))
 
 
@@ -243,12 +245,12 @@ def _files(billing: Billing, name: str) -> "DayFiles":
 
 
 def _storage_directory(name: str) -> str:
-    """Dagster's storage, beside which reports lie if no place is named."""
+    """Return Dagster's storage directory: reports are beside it if BILLING_CHANGES_URI is not set."""
     if not os.environ.get("DAGSTER_HOME"):
         raise SettingsError(
-            f"Where the reports are that the consumer {name} takes is not set. Nothing was read. Set "
-            "BILLING_CHANGES_URI to the folder or s3:// place of billing_changes, or DAGSTER_HOME if it lies beside "
-            "Dagster's storage."
+            f"Not set: the place of the reports for the consumer {name}. Nothing was read. Set BILLING_CHANGES_URI to "
+            "the folder or s3:// place of billing_changes, or DAGSTER_HOME if the reports are beside Dagster's "
+            "storage."
         )
     import dagster as dg
 
@@ -256,8 +258,8 @@ def _storage_directory(name: str) -> str:
         with dg.DagsterInstance.get() as instance:
             return instance.storage_directory()
     except Exception as error:  # noqa: BLE001  # what Dagster and its storage raise has no common root
-        # Without its words: they may quote what stands in dagster.yaml.
+        # Without the error's message: it may quote dagster.yaml.
         raise SettingsError(
-            f"DAGSTER_HOME={os.environ['DAGSTER_HOME']!r} is no Dagster instance that works ({type(error).__name__}). "
-            "Nothing was read. `dagster instance info` says what is wrong; or set BILLING_CHANGES_URI."
+            f"DAGSTER_HOME={os.environ['DAGSTER_HOME']!r} has no working Dagster instance ({type(error).__name__}). "
+            "Nothing was read. Run `dagster instance info` to see the error, or set BILLING_CHANGES_URI."
         ) from None

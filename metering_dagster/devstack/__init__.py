@@ -1,5 +1,5 @@
-"""The embedded stack: AWS on loopback, the marketplace sandbox, sample usage.
+"""The embedded stack: AWS on loopback, the marketplace sandbox, sample data.
 
-Belongs here: what a machine without an AWS account needs to see the project work. Does not: anything the pipeline
-itself imports; only the command line and the tests come here.
+Belongs here: everything that shows the project at work without an AWS account. Does not: anything that the pipeline
+imports. Only the command line and the tests import this room.
 """

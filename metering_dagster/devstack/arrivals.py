@@ -1,9 +1,9 @@
-"""Usage that arrives while somebody watches: of the running hour all the time, of a metered one now and then.
+"""Usage that arrives while `metering-dagster dev` runs: steadily in the present hour, now and then in a metered one.
 
-Belongs here: which rows come when, and what is made up for after a pause. Does not: who uses what (sample), putting
+Belongs here: which rows arrive when, and the catch-up after a pause. Does not: buyers and their usage (sample), putting
 rows into tables (loading).
 
-All but the late rows is the same whenever it is asked for, so nothing is ever told twice in two ways.
+Except late rows, the same instant always gives the same rows, so a catch-up never contradicts rows written before.
 """
 
 import random
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
 EACH_SECOND = 0.4
-"""How likely a second has a row."""
+"""The probability that a second has a row."""
 LATE_OFFSETS = range(1, 13)
 TRIES = 40
 
@@ -27,7 +27,7 @@ TRIES = 40
 def arriving(
     streams: Sequence[Stream], since: datetime, until: datetime, seed: int = DEFAULT_SEED
 ) -> Iterator[SampleRow]:
-    """Yield the rows of the seconds after `since`, up to `until`."""
+    """Generate the rows of the seconds after `since`, up to `until`."""
     for second in range(int(since.timestamp()) + 1, int(until.timestamp()) + 1):
         rng = random.Random(f"{seed}/arriving/{second}")
         if rng.random() < EACH_SECOND:
@@ -37,10 +37,10 @@ def arriving(
 
 
 def missed(streams: Sequence[Stream], since: datetime | None, now: datetime) -> Iterator[SampleRow]:
-    """Yield what was used after `since` (None: for as long as there are samples), in hours that can still be billed.
+    """Generate the usage after `since` (None: of all hours that have samples), in hours that can still be billed.
 
-    Whole hours are the sample's, with all its faults; what is left of the hour of `since`, and the running one, are as
-    they would have arrived.
+    Whole hours are the sample's, with all its faults. The rest of the hour of `since`, and the present hour, have the
+    rows that would have arrived.
     """
     this_hour = hours.floor_hour(now)
     if since is not None and hours.floor_hour(since) == this_hour:
@@ -62,7 +62,7 @@ def missed(streams: Sequence[Stream], since: datetime | None, now: datetime) -> 
 def late_row(
     client: "DynamoDBClient", aggregated_table: str, streams: Sequence[Stream], now: datetime, rng: random.Random
 ) -> SampleRow | None:
-    """Return a row of a group that has been committed; None where none is found."""
+    """Return a row of a committed group; None if none of `TRIES` random groups is committed."""
     for _ in range(TRIES):
         stream, hour = rng.choice(streams), hours.hour_at_offset(now, rng.choice(LATE_OFFSETS))
         if not hours.is_billable(hour, now):

@@ -1,7 +1,7 @@
-"""The balance of a rehearsal: what was used, and where all of it went (pure).
+"""The balance of a rehearsal: the usage of its sample, against final states and the bill. Pure.
 
-Belongs here: adding up a sample as it was generated against how its rows and groups ended and what was billed.
-Does not: metering, reading tables. It shares no rule with the pipeline: a wrong sum there must show here.
+Belongs here: adding up a sample as it was generated, the end of its rows and groups, and the bill. Does not: metering,
+reading tables. It shares no rule with the pipeline: a wrong sum there must show here.
 """
 
 from collections import defaultdict
@@ -20,36 +20,36 @@ GroupKey = tuple[str, str, str, str]
 
 @dataclass
 class HourBalance:
-    """One hour: exact quantities, and how many raw rows."""
+    """Balance of one hour: exact quantities, and the number of raw rows."""
 
     rows: int = 0
     used: Decimal = Decimal(0)
     billed: Decimal = Decimal(0)
-    """As the marketplace's bill says."""
+    """According to the marketplace's bill."""
     held: Decimal = Decimal(0)
     waiting: int = 0
-    """Rows of groups that sum to 0 and wait for more; their quantity is 0."""
+    """The number of rows in groups that sum to 0 and wait for more."""
     rejected: Decimal = Decimal(0)
     late: Decimal = Decimal(0)
     expired: Decimal = Decimal(0)
-    """Of hours that were past their window before anybody metered them."""
+    """Of hours that left their window before they were metered."""
 
     @property
     def is_even(self) -> bool:
-        """Return whether everything used is accounted for, to the last unit."""
+        """Judge whether all usage is accounted for, to the last unit."""
         return self.used == self.billed + self.held + self.rejected + self.late + self.expired
 
 
 @dataclass
 class Balance:
-    """All hours, and the groups in which the tables and the bill disagree."""
+    """Balance of all hours, and the groups whose tables and bill disagree."""
 
     hours: dict[str, HourBalance]
     wrong_groups: list[str] = field(default_factory=list)
 
     @property
     def total(self) -> HourBalance:
-        """Return the sums of all hours."""
+        """Add up all hours."""
         total = HourBalance()
         for hour in self.hours.values():
             total.rows += hour.rows
@@ -60,7 +60,7 @@ class Balance:
 
     @property
     def is_even(self) -> bool:
-        """Return whether each hour is, and each group is billed as its rows were used and its aggregate says."""
+        """Judge whether each hour is even, and each group is billed by its usage and its aggregate."""
         return not self.wrong_groups and all(hour.is_even for hour in self.hours.values())
 
 
@@ -76,9 +76,9 @@ def strike_balance(
     aggregates: Mapping[GroupKey, Mapping[str, Any]],
     bill: Iterable[BilledRecord],
 ) -> Balance:
-    """Compare what was used with what became of it.
+    """Compare the usage with its final states and the bill.
 
-    `ends` and `aggregates` are the items of the tables as they stand at the end, as plain values.
+    `ends` and `aggregates` are the tables' items at the end, as plain values.
     """
     later = list(later)
     again = {row_key(row) for row in later if row.kind in (SampleKind.OVERWRITTEN, SampleKind.REPEATED)}
@@ -92,7 +92,7 @@ def strike_balance(
         accounts[row.item.get("customerIdentifier", "")] = row.group[1]
         end = ends.get(row_key(row), {})
         if row.kind in (SampleKind.OVERWRITTEN, SampleKind.REPEATED):
-            # The second was counted before: only what is new in it is to be accounted for.
+            # The second was counted before: only its difference needs accounting.
             hour.late += row.used if end.get("meteringStatus") == "LateUsage" else 0
         elif row_key(row) in again:
             counted[row.group] += row.used
@@ -112,7 +112,7 @@ def strike_balance(
 
 
 def _add_end(row: SampleRow, end: Mapping[str, Any], hour: HourBalance, counted: dict[GroupKey, Decimal]) -> None:
-    """Add a row to where its final state says it went; a row in a state unknown here leaves the hour uneven."""
+    """Add a row to the sum of its final state; a row in an unknown state leaves the hour uneven."""
     status = end.get("meteringStatus")
     if end.get("meteringPending") is not None:
         hour.held += row.used
@@ -128,7 +128,7 @@ def _add_end(row: SampleRow, end: Mapping[str, Any], hour: HourBalance, counted:
 
 
 def _billed(bill: Iterable[BilledRecord], balance: Balance, accounts: Mapping[str, str]) -> dict[GroupKey, Decimal]:
-    """Return the bill by group; a legacy customer's identifier stands for an account (`accounts`)."""
+    """Return the bill by group; `accounts` has the account of each legacy customer identifier."""
     billed: dict[GroupKey, Decimal] = {}
     for record in bill:
         license = record.license_arn or record.product_code or ""

@@ -1,6 +1,7 @@
-"""A collector of billing data at work while somebody watches: days are ingested again now and then.
+"""The collector of billing data while `metering-dagster dev` runs: it ingests days again now and then.
 
-Belongs here: when, and what is made up for after a pause. Does not: which rows (billing_reingest), SQL (billing_db).
+Belongs here: the times of ingests, and the catch-up after a pause. Does not: which rows (billing_reingest), SQL
+(billing_db).
 """
 
 import random
@@ -16,7 +17,7 @@ AGAIN_SECONDS = 150.0
 
 
 class Collector:
-    """The one that fills the sample's database."""
+    """Collector that fills the sample's database."""
 
     def __init__(self, database: Path) -> None:
         self.database = database
@@ -25,15 +26,15 @@ class Collector:
 
     @property
     def url(self) -> str:
-        """Return what `BILLING_DATABASE_URL` has to be."""
+        """Return the `BILLING_DATABASE_URL` of the sample's database."""
         return billing_db.url_of(self.database)
 
-    def make_up(self) -> None:
-        """The sample at the first start; later the nights that were missed since."""
+    def catch_up(self) -> None:
+        """Load the sample at the first start; later the nights since the last start."""
         billing_db.fill(self.database, generate(datetime.now(UTC)))
 
     def ingest(self) -> None:
-        """Now and then a day of a tenant again, and whatever last night brought; most times nothing."""
+        """Ingest a tenant's day again, and the last night's new rows, every `AGAIN_SECONDS`; else do nothing."""
         if time.monotonic() < self._again_at:
             return
         self._again_at = time.monotonic() + AGAIN_SECONDS

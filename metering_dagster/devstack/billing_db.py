@@ -1,7 +1,7 @@
-"""The sample's billing database: a SQLite file that plays the collector's part.
+"""The sample's billing database: a SQLite file, written as a collector would.
 
-Belongs here: making the tables, putting rows in, writing rows again. Does not: which rows (billing_sample,
-billing_reingest), reading them as the product does (billing.changes).
+Belongs here: making the tables, inserting rows, writing rows again. Does not: which rows (billing_sample,
+billing_reingest), the product's own readings (billing_changes/stores/queries).
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,18 +21,18 @@ _KEYS = {
     "cmdb_cost_facts": ("scope_id", "integration_id", "resource_group", "service"),
     "cmdb_cloud_billing_daily": ("scope_id",),
 }
-"""What tells a row from the others of its day. NULL is a value like others here, as it is not for a unique key."""
+"""The columns that tell the rows of a day apart. NULL equals NULL here, unlike in a unique key."""
 PATIENCE_SECONDS = 30
-"""For whoever reads meanwhile."""
+"""The time to wait for another process that reads the file."""
 
 
 def url_of(path: Path) -> str:
-    """Return what `BILLING_DATABASE_URL` has to be for this file."""
+    """Return the `BILLING_DATABASE_URL` of this file."""
     return f"sqlite:///{path.absolute()}"
 
 
 def fill(path: Path, sample: BillingSample) -> None:
-    """Make the tables if they are not there, and put in what is not there yet; what is there is left as it is."""
+    """Make missing tables, and insert missing rows; existing rows are left as they are."""
     from sqlalchemy import select
 
     from metering_dagster.billing_changes.stores.billing_tables import ADVISED, DAILY, FACTS, METADATA, SUBSCRIPTIONS
@@ -52,7 +52,7 @@ def fill(path: Path, sample: BillingSample) -> None:
 
 
 def write_again(path: Path, again: Reingest) -> None:
-    """Put the rows in the place of those under their keys, and delete what is gone, in one transaction."""
+    """Replace the rows of the same keys, and delete those that are gone, in one transaction."""
     from metering_dagster.billing_changes.stores.billing_tables import DAILY, FACTS
 
     with _writing(path) as connection:
@@ -65,7 +65,7 @@ def write_again(path: Path, again: Reingest) -> None:
 
 @contextmanager
 def _writing(path: Path) -> Iterator["Connection"]:
-    """A transaction."""
+    """Give a block one transaction."""
     from sqlalchemy import create_engine
 
     engine = create_engine(url_of(path), connect_args={"timeout": PATIENCE_SECONDS})
@@ -82,7 +82,7 @@ def _insert(connection: "Connection", table: "Table", rows: Sequence[dict[str, A
 
 
 def _columns(row: Fact | Daily) -> dict[str, Any]:
-    """As the table names them; stamps in UTC, without a zone, as databases keep them."""
+    """Return the row by the table's column names; stamps are in UTC, without a zone."""
     columns = {"date" if name == "day" else name: value for name, value in asdict(row).items()}
     return {name: value.replace(tzinfo=None) if isinstance(value, datetime) else value
             for name, value in columns.items()}  # fmt: skip

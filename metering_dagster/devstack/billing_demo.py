@@ -1,9 +1,9 @@
-"""The billing part of a rehearsal: two months are there, some days are ingested again, and those cells alone are told.
+"""The billing part of a rehearsal: some days of two months are ingested again, and only their cells must be reported.
 
-Belongs here: the order of sample, looks and runs, and whether what was reported is what was due. Does not: which rows
-(billing_sample, billing_reingest), how anything is shown (words).
+Belongs here: the order of sample, polls and runs, and the comparison of reported and due cells. Does not: which rows
+(billing_sample, billing_reingest), the output (cli).
 
-Billing data goes by its database's clock, so that part of a rehearsal is always now.
+Billing data follows its database's clock, so this part of a rehearsal always happens at the present time.
 """
 
 import logging
@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING
 import dagster as dg
 
 from metering_dagster.devstack import billing_db
-from metering_dagster.devstack.billing_reingest import CellKey, Move, reingest
+from metering_dagster.devstack.billing_reingest import CellKey, ExpectedChange, reingest
 from metering_dagster.devstack.billing_sample import generate
 from metering_dagster.devstack.demo_state import DemoState
-from metering_dagster.devstack.environment import being, environment_with
+from metering_dagster.devstack.environment import environment_with, using_environment
 from metering_dagster.devstack.runs import Progress, Run, perform
 from metering_dagster.settings import read_settings
 
@@ -33,52 +33,52 @@ SENSOR, JOB = "billing_changes", "refresh_billing_changes"
 
 
 @dataclass(frozen=True)
-class MovedCell:
-    """A cell that was reported once days had been ingested again."""
+class ReportedCell:
+    """Cell that was reported after days had been ingested again."""
 
     day: date
     subscription_id: str
     name: str
-    move: Move
+    move: ExpectedChange
     before: Mapping[str, Decimal]
     """By currency; empty where there was nothing."""
     now: Mapping[str, Decimal]
 
     @property
     def key(self) -> CellKey:
-        """Return what tells it from every other."""
+        """Return the cell's day and subscription id."""
         return self.day, self.subscription_id
 
 
 @dataclass(frozen=True)
 class BillingRehearsal:
-    """The result of the rehearsal."""
+    """Result of the billing part."""
 
     days: int
-    """Of the window."""
+    """The days of the window."""
     cells: int
-    """Of the window: what a consumer would pull again every night."""
-    moved: tuple[MovedCell, ...]
+    """The cells of the window, all of which a consumer would otherwise pull again every night."""
+    moved: tuple[ReportedCell, ...]
     wrong: tuple[str, ...]
-    """What was due and is not reported so, or is reported without being due."""
+    """Cells that were due and not reported so, or reported without being due."""
     runs: int
     failures: tuple[str, ...]
 
     @property
     def is_good(self) -> bool:
-        """Return whether exactly what was ingested again has been reported, as what it was."""
+        """Judge whether exactly the cells ingested again were reported, each with the right change."""
         return not self.wrong and not self.failures
 
     @property
     def spared(self) -> float:
-        """Return the share of the window that need not be pulled again."""
+        """Return the share of the window that need not be pulled again, 0 to 1."""
         return 1 - len(self.moved) / self.cells if self.cells else 0.0
 
 
 def rehearse_billing(home: Path, state: DemoState, progress: Progress) -> BillingRehearsal:
-    """Load a sample, report every day of the horizon, ingest some days again, and report what the sensor asks for then.
+    """Load a sample, report all days of the horizon, ingest some again, and do the runs that the sensor then requests.
 
-    Database and reports lie in `state`, empty before; runs stay in the Dagster instance at `home`.
+    Database and reports are in `state`, which must be empty; runs stay in the Dagster instance at `home`.
     """
     database = state.billing_database
     progress("loading two months of billing data", 0, 1)
@@ -86,14 +86,14 @@ def rehearse_billing(home: Path, state: DemoState, progress: Progress) -> Billin
     sample = generate(now)
     billing_db.fill(database, sample)
     environment = environment_with(home, os.environ, **state.billing_settings())
-    with being(environment), dg.DagsterInstance.get() as instance:
+    with using_environment(environment), dg.DagsterInstance.get() as instance:
         deployment = _Deployment(instance, progress)
-        days = deployment.look_and_run("reporting")
+        days = deployment.poll_and_run("reporting")
         before = deployment.rows(days)
         later = reingest(sample, datetime.now(UTC))
         billing_db.write_again(database, later)
-        # On a slow machine days whose rows had not settled as they were read are among them; they report nothing new.
-        again = deployment.look_and_run("reporting again")
+        # On a slow machine this includes days that were read before their rows had settled; they report nothing new.
+        again = deployment.poll_and_run("reporting again")
         moved = tuple(_moved(row) for row in deployment.rows(again) if row.touched)
     names = {each.id: each.name for each in sample.subscriptions}
     wrong = _wrong(later.due, {cell.key: cell.move for cell in moved}, names)
@@ -103,7 +103,7 @@ def rehearse_billing(home: Path, state: DemoState, progress: Progress) -> Billin
 
 
 class _Deployment:
-    """The project's own sensor and job, with the daemon's part played here."""
+    """The project's own sensor and job, driven here instead of by the daemon."""
 
     def __init__(self, instance: dg.DagsterInstance, progress: Progress) -> None:
         from metering_dagster.billing_changes.services.deployment import Billing
@@ -116,36 +116,40 @@ class _Deployment:
         self._cursor: str | None = None
         self.failures: list[str] = []
 
-    def look_and_run(self, what: str) -> list[date]:
-        """Evaluate the sensor once and do the runs that it asks for; their days."""
+    def poll_and_run(self, what: str) -> list[date]:
+        """Evaluate the sensor once, do the runs that it requests, and return their days."""
         sensor = self._defs.resolve_sensor_def(SENSOR)
         with dg.build_sensor_context(
             self._instance, self._cursor, definitions=self._defs, resources={"billing": self._billing}
         ) as context:
-            context.log.setLevel(logging.CRITICAL)  # or it goes in between the lines of progress
+            context.log.setLevel(logging.CRITICAL)  # its log would mix with the lines of progress
             tick = sensor.evaluate_tick(context)
         self._cursor = tick.cursor
-        asked = sorted(tick.run_requests or [], key=lambda request: str(request.partition_key))
-        for done, request in enumerate(asked):
+        requests = sorted(tick.run_requests or [], key=lambda request: str(request.partition_key))
+        for done, request in enumerate(requests):
             run = Run(JOB, f"{what} {request.partition_key}", request.partition_key, request.run_config, request.tags)
-            self._progress(run.what, done, len(asked))
+            self._progress(run.what, done, len(requests))
             self.failures += perform(run, self._defs, self._instance)
-        return [date.fromisoformat(str(request.partition_key)) for request in asked]
+        return [date.fromisoformat(str(request.partition_key)) for request in requests]
 
     def rows(self, days: Sequence[date]) -> "list[CellChange]":
-        """Return what is reported of these days."""
+        """Read the reported rows of these days."""
         found = [self._files.read(day) for day in days]
         return [row for each in found if each is not None for row in each.report.rows]
 
 
-def _moved(row: "CellChange") -> MovedCell:
-    move = Move.VANISHED if row.vanished else Move.CHANGED if row.changed else Move.TOUCHED
+def _moved(row: "CellChange") -> ReportedCell:
+    move = (
+        ExpectedChange.VANISHED if row.vanished else ExpectedChange.CHANGED if row.changed else ExpectedChange.TOUCHED
+    )
     one = row.cell.subscription
-    return MovedCell(row.cell.day, one.id, one.name, move, dict(row.amounts_before or ()), dict(row.amounts))
+    return ReportedCell(row.cell.day, one.id, one.name, move, dict(row.amounts_before or ()), dict(row.amounts))
 
 
-def _wrong(due: Mapping[CellKey, Move], found: Mapping[CellKey, Move], names: Mapping[str, str]) -> list[str]:
-    """Return the differences, in words."""
+def _wrong(
+    due: Mapping[CellKey, ExpectedChange], found: Mapping[CellKey, ExpectedChange], names: Mapping[str, str]
+) -> list[str]:
+    """Return a message for each cell whose report differs from what was due."""
     return [
         f"{day} {names.get(one, one)}: {found.get((day, one), 'not reported')}, "
         f"due was {due.get((day, one), 'nothing')}"

@@ -1,7 +1,7 @@
-"""What the collector of a billing sample ingests once more, in each of the ways that happens. Pure.
+"""The repeated ingests of a billing sample, in all the ways that occur. Pure.
 
-Belongs here: which rows are written again, added and deleted, and which cells are due to be reported for it. Does not:
-the sample itself (billing_sample), SQL (billing_db), what is then reported (billing_demo).
+Belongs here: which rows are written again, added and deleted, and which cells must be reported for them. Does not: the
+sample itself (billing_sample), SQL (billing_db), the comparison with the report (billing_demo).
 """
 
 import random
@@ -24,7 +24,7 @@ from metering_dagster.devstack.billing_sample import (
 )
 
 AGAIN, AHEAD, CORRECTED, GONE, NEW_GROUP = 2, 3, 5, 8, 12
-"""How many days back each of them happens."""
+"""The days back of each ingest."""
 FAST_CLOCK = timedelta(hours=2)
 RECENT = timedelta(days=6)
 CORRECTED_SHARE = 0.3
@@ -33,33 +33,34 @@ CellKey = tuple[date, str]
 """A day and the id of a subscription."""
 
 
-class Move(StrEnum):
-    """The expected report on a cell."""
+class ExpectedChange(StrEnum):
+    """Change that must be reported of a cell."""
 
     TOUCHED = "touched"
-    """Ingested again; it costs the same."""
+    """Ingested again at the same cost."""
     CHANGED = "changed"
-    """It costs something else now."""
+    """Ingested again at another cost."""
     VANISHED = "vanished"
-    """It is in neither table any more."""
+    """In neither table any more."""
 
 
 @dataclass(frozen=True)
 class Reingest:
-    """Rows to be put in the place of what stands under their keys, or added; and rows to be deleted."""
+    """Rows to insert or to replace by their keys, and rows to delete."""
 
     facts: tuple[Fact, ...]
     daily: tuple[Daily, ...]
     gone_facts: tuple[Fact, ...]
     gone_daily: tuple[Daily, ...]
-    due: Mapping[CellKey, Move]
-    """The cells that must be reported for it, and no others."""
+    due: Mapping[CellKey, ExpectedChange]
+    """The cells that must be reported, and no others."""
 
 
 def reingest(sample: BillingSample, now: datetime) -> Reingest:
-    """Return a night's work on days already ingested: one of a whole cloud again as it was, one corrected in a resource
-    group that two subscriptions name, one of a cloud that withdraws a project, one stamped by a clock that is two hours
-    fast, and one with a resource group that no subscription claims.
+    """Build a night's ingests of five earlier days.
+
+    One day repeats a whole cloud unchanged. One corrects a resource group that two subscriptions name. One withdraws a
+    project. One is stamped by a clock that is two hours fast. One adds a resource group that no subscription claims.
     """
     days = {back: now.astimezone(UTC).date() - timedelta(days=back)
             for back in (AGAIN, AHEAD, CORRECTED, GONE, NEW_GROUP)}  # fmt: skip
@@ -70,10 +71,10 @@ def reingest(sample: BillingSample, now: datetime) -> Reingest:
     withdrawn, beside_it = _rows(sample, days[GONE], gcp[:1]), _rows(sample, days[GONE], gcp[1:])
     corrected = _corrected(sample, days[CORRECTED], cast.shared_group)
     added = _new_group(sample, days[NEW_GROUP])
-    due: dict[CellKey, Move] = {}
+    due: dict[CellKey, ExpectedChange] = {}
     for move, facts, daily in (
-        (Move.TOUCHED, *same), (Move.TOUCHED, *beside_it), (Move.TOUCHED, (), ahead[1]), (Move.VANISHED, *withdrawn),
-        (Move.CHANGED, *corrected), (Move.CHANGED, *added),
+        (ExpectedChange.TOUCHED, *same), (ExpectedChange.TOUCHED, *beside_it), (ExpectedChange.TOUCHED, (), ahead[1]),
+        (ExpectedChange.VANISHED, *withdrawn), (ExpectedChange.CHANGED, *corrected), (ExpectedChange.CHANGED, *added),
     ):  # fmt: skip
         due |= dict.fromkeys(_cells(sample.subscriptions, facts, daily), move)
     written = (same, beside_it, corrected, added)
@@ -84,7 +85,7 @@ def reingest(sample: BillingSample, now: datetime) -> Reingest:
 
 
 def again(sample: BillingSample, now: datetime, rng: random.Random) -> Reingest:
-    """Return one of the last days of one tenant again: most times it costs what it did, now and then less or more."""
+    """Build another ingest of a tenant's recent day: mostly at the same cost, now and then at another."""
     daily = rng.choice([row for row in sample.daily if row.day >= max(row.day for row in sample.daily) - RECENT])
     facts, _ = _rows(sample, daily.day, {daily.scope_id})
     share = Decimal(rng.randint(80, 120)) / 100 if rng.random() < CORRECTED_SHARE else Decimal(1)
@@ -92,7 +93,7 @@ def again(sample: BillingSample, now: datetime, rng: random.Random) -> Reingest:
     more = sum((new.amount - old.amount for new, old in zip(stamped, facts, strict=True)
                 if new.currency == daily.currency), Decimal())  # fmt: skip
     told = replace(daily, amount=daily.amount + more, fetched_at=now)
-    move = Move.CHANGED if share != 1 else Move.TOUCHED
+    move = ExpectedChange.CHANGED if share != 1 else ExpectedChange.TOUCHED
     due = dict.fromkeys(_cells(sample.subscriptions, facts, [daily]), move)
     return Reingest(tuple(stamped), (told,), (), (), due)
 
@@ -109,7 +110,7 @@ def _rows(sample: BillingSample, day: date, scopes: Iterable[str]) -> Rows:
 
 
 def _corrected(sample: BillingSample, day: date, group: str) -> Rows:
-    """Return a tenth less for each service of the group, and so much less for its tenant."""
+    """Return rows that cost a tenth less for each service of the group, and its tenant's row less the difference."""
     found = [row for row in sample.facts if row.day == day and (row.resource_group or "").lower() == group]
     facts = [replace(row, amount=(row.amount * Decimal("0.9")).quantize(MICRO)) for row in found]
     less = sum((new.amount - old.amount for new, old in zip(facts, found, strict=True)), Decimal())
@@ -117,20 +118,20 @@ def _corrected(sample: BillingSample, day: date, group: str) -> Rows:
 
 
 def _new_group(sample: BillingSample, day: date) -> Rows:
-    """Return a service in a resource group that is new, and so much more for its tenant."""
+    """Return the row of a service in a new resource group, and its tenant's row plus its amount."""
     model = next(row for row in sample.facts if row.day == day and row.integration_id == AZURE)
     fact = replace(model, resource_group=UNCLAIMED, service="Storage", amount=Decimal("12.345678"))
     return (fact,), _with(sample, fact, fact.amount)
 
 
 def _with(sample: BillingSample, fact: Fact, more: Decimal) -> tuple[Daily, ...]:
-    """Return the daily row of the fact's tenant with so much more."""
+    """Return the daily row of the fact's tenant, plus `more`."""
     _, daily = _rows(sample, fact.day, {fact.scope_id})
     return tuple(replace(row, amount=row.amount + more) for row in daily)
 
 
 def _cells(subscriptions: Iterable[Subscribed], facts: Iterable[Fact], daily: Iterable[Daily]) -> set[CellKey]:
-    """Return whose cells these rows are; of enabled subscriptions alone."""
+    """Return the cells of these rows, of enabled subscriptions alone."""
     enabled = [each for each in subscriptions if each.enabled]
     of_facts = {(row.day, each.id) for row in facts for each in enabled if each.claims(row)}
     return of_facts | {(row.day, each.id) for row in daily for each in enabled

@@ -1,9 +1,9 @@
 """Sample billing data: two months of a company that pays for three clouds, as its collector ingested them. Pure.
 
-Belongs here: who is billed, what each day cost, when each day was ingested. Does not: what is ingested again later
-(billing_reingest), how rows get into a database (billing_db).
+Belongs here: the tenants, the costs of each day, the times of its ingests. Does not: later ingests of the same days
+(billing_reingest), writing rows to a database (billing_db).
 
-`generate` is pure: the same `now` and seed make the same sample, and a day costs the same whenever it is asked for.
+`generate` is pure: the same `now` and seed make the same sample, and a day costs the same in all of them.
 """
 
 import random
@@ -15,56 +15,56 @@ from functools import cache
 
 DEFAULT_SEED = 2026
 DAYS = 62
-"""Up to and with today, which is ingested tomorrow night."""
+"""The days of the sample, today included, which is ingested tomorrow night."""
 AZURE, AWS, GCP = "azure-enterprise", "aws-organization", "gcp-billing"
 """The integrations."""
 WEEKEND = {"Compute": 0.62, "Container": 0.71, "Databases": 0.9, "Functions": 0.45, "Notebooks": 0.2}
-"""What a weekend's day costs of a working day's; storage and the like cost the same every day."""
+"""The share of a working day's cost on a weekend's day, by a word in the service. Others cost the same every day."""
 YEARLY_GROWTH = 0.3
 ACTIVE = 0.93
-"""How likely a line has a cost on a day."""
+"""The probability that a line has a cost on a day."""
 REFUNDED = 0.004
-"""How likely it is a refund then."""
+"""The probability that this cost is a refund."""
 MICRO = Decimal("0.000001")
 CLOSING_DAY = 5
-"""Of the next month: in its night the whole month is ingested once more, in both tables."""
+"""The day of the next month in whose night the whole month is ingested once more, in both tables."""
 
 
 @dataclass(frozen=True)
 class Fact:
-    """A row of `cmdb_cost_facts`: what a service of a resource group cost on a day."""
+    """Row of `cmdb_cost_facts`: the cost of a resource group's service on a day."""
 
     scope_id: str
     integration_id: str
     resource_group: str | None
-    """As this service spells it: Azure's are not of one mind about upper and lower case."""
+    """As this service spells it: Azure's services differ in upper and lower case."""
     service: str
     day: date
     amount: Decimal
     currency: str
     fetched_at: datetime
-    """Frozen: of the first ingest."""
+    """The first ingest; frozen."""
     updated_at: datetime
-    """Of the last one."""
+    """The last ingest."""
 
 
 @dataclass(frozen=True)
 class Daily:
-    """A row of `cmdb_cloud_billing_daily`: what a tenant cost on a day, in the currency it is billed in."""
+    """Row of `cmdb_cloud_billing_daily`: the cost of a tenant on a day, in the currency of its bill."""
 
     scope_id: str
     day: date
     amount: Decimal
     currency: str
     fetched_at: datetime
-    """Of the last ingest."""
+    """The last ingest."""
     updated_at: datetime
-    """Frozen: of the first one."""
+    """The first ingest; frozen."""
 
 
 @dataclass(frozen=True)
 class Subscribed:
-    """A row of `cmdb_billing_subscriptions`."""
+    """Row of `cmdb_billing_subscriptions`."""
 
     id: str
     integration_id: str
@@ -75,7 +75,7 @@ class Subscribed:
     enabled: bool = True
 
     def claims(self, fact: Fact) -> bool:
-        """Return whether the fact is of this subscription, be it enabled or not."""
+        """Judge whether the fact belongs to this subscription, enabled or not."""
         if not self.is_resource_group:
             return fact.scope_id == self.id
         group = fact.resource_group or ""
@@ -84,23 +84,23 @@ class Subscribed:
 
 @dataclass(frozen=True)
 class SampleTenant:
-    """A subscription, an account or a project of one of the clouds."""
+    """Subscription, account or project of one of the clouds."""
 
     scope_id: str
     name: str
     integration_id: str
     currency: str
     minute: int
-    """When its turn comes in a night's ingest."""
+    """The minute of its ingest in a night."""
 
 
 @dataclass(frozen=True)
 class _Job:
-    """An ingest job that fills one of the tables; the two know nothing of each other."""
+    """Job that fills one of the tables; the two are independent."""
 
     begins: time
     nights: tuple[int, ...]
-    """How many nights after a day it ingests its rows."""
+    """The nights after a day in which it ingests the day's rows."""
 
 
 _FACTS_JOB, _DAILY_JOB = _Job(time(1, 20), (1, 3, 6)), _Job(time(3, 5), (1, 2))
@@ -108,21 +108,21 @@ _FACTS_JOB, _DAILY_JOB = _Job(time(1, 20), (1, 3, 6)), _Job(time(3, 5), (1, 2))
 
 @dataclass(frozen=True)
 class _Line:
-    """The cost of one service of a resource group, day by day."""
+    """Costs of a resource group's service, day by day."""
 
     tenant: SampleTenant
     resource_group: str | None
     service: str
     usual: float
-    """On a working day."""
+    """The cost of a working day."""
     currency: str
     monthly: bool = False
-    """Charged on the 1st alone."""
+    """True where it is charged on the 1st alone."""
 
 
 @dataclass(frozen=True)
 class BillingCast:
-    """The tenants and resource groups of the sample: the same at any time."""
+    """Tenants, subscriptions and services of a seed: the same at any time."""
 
     tenants: tuple[SampleTenant, ...]
     subscriptions: tuple[Subscribed, ...]
@@ -134,7 +134,7 @@ class BillingCast:
 
 @dataclass(frozen=True)
 class BillingSample:
-    """The rows of the three tables."""
+    """Content of the three tables."""
 
     now: datetime
     facts: tuple[Fact, ...]
@@ -157,7 +157,7 @@ _GCP_TENANTS = (
     ("sandbox-83d0", "Sandbox (given up)"),
 )
 EVERYWHERE = "NetworkWatcherRG"
-"""A resource group that Azure makes in every subscription: its cell is fed by rows of several tenants."""
+"""A resource group that Azure makes in every subscription: its cell has rows of several tenants."""
 _AZURE_SERVICES = (
     ("Virtual Machines Compute", 8, 260), ("Container Apps", 3, 90), ("Storage", 1, 60), ("Functions", 0.05, 4),
     ("Azure SQL Databases", 6, 180), ("Bandwidth", 0.2, 25), ("Key Vault", 0.01, 0.6), ("Log Analytics", 0.5, 40),
@@ -174,7 +174,7 @@ _GCP_SERVICES = (
 
 
 def generate(now: datetime, seed: int = DEFAULT_SEED) -> BillingSample:
-    """Return the days up to the one of `now`, as far as they have been ingested by then."""
+    """Generate the days up to that of `now`, with the ingests before `now`."""
     cast, today = cast_of(seed), now.astimezone(UTC).date()
     facts: list[Fact] = []
     daily: list[Daily] = []
@@ -188,7 +188,7 @@ def generate(now: datetime, seed: int = DEFAULT_SEED) -> BillingSample:
 
 @cache
 def cast_of(seed: int = DEFAULT_SEED) -> BillingCast:
-    """Return who there is with this seed."""
+    """Return tenants, subscriptions and services of this seed."""
     rng = random.Random(f"{seed}/billing")
     tenants: list[SampleTenant] = []
     subscriptions: list[Subscribed] = []
@@ -247,9 +247,7 @@ def _lines(
 
 
 def _monthly(rng: random.Random, tenant: SampleTenant) -> Iterator[_Line]:
-    """Yield what is charged on the 1st: for the tenant as a whole, so without a resource group; credits are less than
-    0.
-    """
+    """Generate the lines charged on the 1st: they belong to no resource group, and credits are negative."""
     for service, least, most in (("Support plan", 90, 400), ("Reservations", 300, 2400), ("Tax", 200, 900)):
         yield _Line(tenant, None, service, rng.uniform(least, most), tenant.currency, monthly=True)
     yield _Line(tenant, None, "Credit: commitment", -rng.uniform(50, 700), tenant.currency, monthly=True)
@@ -275,9 +273,7 @@ def _rhythm(service: str, day: date) -> float:
 
 
 def _daily(cast: BillingCast, day: date, facts: Sequence[Fact], now: datetime) -> Iterator[Daily]:
-    """Yield what the facts add up to, tenant by tenant; what is charged in another currency stands in the
-    facts alone.
-    """
+    """Add up the facts by tenant; facts in another currency than the tenant's are left out."""
     for place, tenant in enumerate(cast.tenants):
         stamps = _ingested(_DAILY_JOB, tenant, place, day, now)
         amounts = [f.amount for f in facts if f.scope_id == tenant.scope_id and f.currency == tenant.currency]
@@ -290,7 +286,7 @@ def _daily(cast: BillingCast, day: date, facts: Sequence[Fact], now: datetime) -
 def _ingested(
     job: _Job, tenant: SampleTenant, place: int, day: date, now: datetime
 ) -> tuple[datetime, datetime] | None:
-    """Return when a row of the day was ingested first and last, up to `now`; None if it has not been yet."""
+    """Return the first and last ingest of a day's row, up to `now`; None before the first."""
     closing = (day.replace(day=28) + timedelta(days=4)).replace(day=CLOSING_DAY)
     turn = timedelta(minutes=tenant.minute, milliseconds=place * 37, microseconds=place * 7919 % 1000)
     dates = [*(day + timedelta(days=night) for night in job.nights), closing]

@@ -1,7 +1,7 @@
-"""`dagster dev` as a child: webserver, daemon, code servers and runs, on a home that this process has claimed.
+"""`dagster dev` as a child process: webserver, daemon, code servers and runs, on a home that this process has claimed.
 
-Belongs here: its port, how it is started, awaited and ended, what a killed one left. Does not: on which stack it works,
-with which settings (dev, demo_ui).
+Belongs here: its port, starting, awaiting and ending it, runs that a killed one left. Does not: its stack and settings
+(dev, demo_ui).
 """
 
 import os
@@ -26,13 +26,16 @@ FIRST_PORT, PORTS = 3000, 100
 READY_SECONDS = 180.0
 POLL_SECONDS = 0.1
 END_SECONDS = 45.0
-"""Runs under way are waited for by Dagster; what is not gone after this long is told to end, and then killed."""
+"""Dagster waits for its runs. Processes that live longer than this get SIGTERM, and then SIGKILL."""
 TERM_SECONDS = 10.0
 
 
 @contextmanager
-def asked_to_end() -> Iterator[threading.Event]:
-    """Set by a signal, even where a script started us in its background, which means with SIGINT ignored."""
+def end_signals() -> Iterator[threading.Event]:
+    """Give a block an event that SIGINT, SIGTERM and SIGHUP set.
+
+    It works even where a script started this process in its background, and so with SIGINT ignored.
+    """
     end = threading.Event()
     signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = {each: signal.signal(each, lambda *_: end.set()) for each in signals}
@@ -51,21 +54,21 @@ def url_of(port: int) -> str:
 
 
 def usable_port(wanted: int | None, in_use: Collection[str]) -> int:
-    """Return the wanted port, else the first that is free and of no URL in use; `SettingsError` where there is none.
+    """Return the wanted port, else the first free one of no URL in use. Raises `SettingsError` if there is none.
 
-    A URL is in use from the start of its command, some seconds before anything listens there.
+    A URL is in use from the start of its command, some seconds before a server listens there.
     """
     candidates = [wanted] if wanted is not None else range(FIRST_PORT, FIRST_PORT + PORTS)
     for port in candidates:
         if url_of(port) not in in_use and _is_free(port):
             return port
     taken = f"Port {wanted} is taken" if wanted else f"The ports {FIRST_PORT} to {FIRST_PORT + PORTS - 1} are all taken"
-    raise SettingsError(f"{taken}. Nothing was started. Name a free one with --port, or none.")
+    raise SettingsError(f"{taken}. Nothing was started. Name a free port with --port, or leave --port out.")
 
 
 def _is_free(port: int) -> bool:
     with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # one that was left a moment ago is free
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port closed a moment ago is free
         try:
             probe.bind((HOST, port))
         except OSError:
@@ -74,7 +77,7 @@ def _is_free(port: int) -> bool:
 
 
 def end_forgotten_runs(home: OpenHome) -> None:
-    """Fail the runs whose process was killed with the last instance: they would keep their hours occupied for ever."""
+    """Fail the runs whose process was killed with the last instance: they would block their hours for ever."""
     import dagster as dg
 
     going = [dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
@@ -84,14 +87,17 @@ def end_forgotten_runs(home: OpenHome) -> None:
 
 
 class DagsterProcess:
-    """`dagster dev` below a leash, in a process group of its own."""
+    """Child process of `dagster dev`, on a leash and in a process group of its own."""
 
     def __init__(self, process: subprocess.Popen[bytes], log: Path, port: int) -> None:
         self.process, self.log = process, log
         self.url = url_of(port)
 
     def is_ready(self, end: threading.Event) -> bool:
-        """Return whether its page can be opened; False if we are to end before that."""
+        """Wait until its page can be opened; return False if `end` is set before.
+
+        Raises `StackError` if the process ends, or takes too long.
+        """
         direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         deadline = time.monotonic() + READY_SECONDS
         while not end.wait(POLL_SECONDS):
@@ -105,7 +111,7 @@ class DagsterProcess:
         return False
 
     def check(self) -> None:
-        """`StackError` where it has ended by itself."""
+        """Raise `StackError` if the process has ended by itself."""
         status = self.process.poll()
         if status is not None:
             raise StackError(self._obituary(f"ended by itself, with status {status}"))
@@ -115,7 +121,7 @@ class DagsterProcess:
         return f"Dagster {what}. The end of its log {self.log}:\n{tail}"
 
     def end(self) -> None:
-        """All of it: in order, else by force. Its parts read the leash for as long as they live."""
+        """End all of its processes, in order or else by force. They read the leash for as long as they live."""
         assert self.process.stdin is not None
         gone = select.poll()
         gone.register(self.process.stdin, 0)
@@ -131,14 +137,14 @@ class DagsterProcess:
         try:
             os.killpg(self.process.pid, kind)
         except (ProcessLookupError, PermissionError):
-            return  # nobody is left in the group
+            return  # the group has no process left
 
 
 @contextmanager
 def running_dagster(
     root: Path, home: OpenHome, log: Path, environment: Mapping[str, str], port: int
 ) -> Iterator[DagsterProcess]:
-    """All of Dagster, for as long as the context is open; it may not be ready yet."""
+    """Run all of Dagster while the block runs; it may not be ready when the block begins."""
     workspace = root / "workspace.yaml"
     what = ["-w", str(workspace)] if workspace.is_file() else ["-m", "metering_dagster.definitions"]
     leashed = [sys.executable, "-P", "-m", "metering_dagster.devstack.stack", "dagster"]

@@ -1,7 +1,7 @@
 """The rehearsal behind `metering-dagster demo`: a day of usage through the real pipeline, and its balance.
 
-Belongs here: the order of stack, sample, runs and balance. Does not: the sums (balance), the part of billing data
-(billing_demo), what is left for the UI (demo_state), how anything is shown (words).
+Belongs here: the order of stack, sample, runs and balance. Does not: the sums (balance), the billing part
+(billing_demo), the files for the UI (demo_state), the output (cli).
 """
 
 import os
@@ -23,7 +23,7 @@ from metering_dagster.devstack.balance import Balance, GroupKey, RowKey, row_key
 from metering_dagster.devstack.billing_demo import BillingRehearsal, rehearse_billing
 from metering_dagster.devstack.demo_state import DemoState
 from metering_dagster.devstack.endings import STALE_OFFSETS, Departure, departure, stale_rows
-from metering_dagster.devstack.environment import being, environment_on
+from metering_dagster.devstack.environment import environment_on, using_environment
 from metering_dagster.devstack.home import HomeName, OpenHome, claimed_home
 from metering_dagster.devstack.runs import Progress, Run, perform
 from metering_dagster.devstack.sample import SORT_KEY, Sample, SampleKind, SampleRow, generate
@@ -43,50 +43,48 @@ if TYPE_CHECKING:
 
 COMMAND = "metering-dagster demo"
 OFFSETS = range(hours.LAST_OFFSET, hours.FIRST_OFFSET - 1, -1)
-"""Oldest first: what is about to leave its window goes first."""
+"""Oldest first: those hours leave their window first."""
 
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """The result of the rehearsal."""
+    """Result of a rehearsal."""
 
     now: datetime
     balance: Balance
     departure: Mapping[str, str]
-    """The subscribers table's row of the license that was deprovisioned, as it stands at the end."""
+    """The deprovisioned license's row in the subscribers table, at the end."""
     runs: int
     failures: tuple[str, ...]
-    """Runs that failed, in their own words."""
+    """The error messages of failed runs."""
     billing: BillingRehearsal
 
     @property
     def is_good(self) -> bool:
-        """Return whether both parts are."""
+        """Judge whether the metering and the billing part succeeded."""
         return self.is_metered and self.billing.is_good
 
     @property
     def is_metered(self) -> bool:
-        """Return whether every run was green, everything used is accounted for, and the license that ended is
-        finalized.
-        """
+        """Judge whether all runs succeeded, all usage is accounted for, and the ended license is finalized."""
         return not self.failures and self.balance.is_even and self.is_finalized
 
     @property
     def is_finalized(self) -> bool:
-        """Return whether the deprovisioned license is inactive, without markers."""
+        """Judge whether the deprovisioned license is inactive, without markers."""
         row = self.departure
         return row.get("subscriptionStatus") == "inactive" and not {"deprovisioningPendingFlag",
                                                                       "deprovisioningExpiry"} & set(row)  # fmt: skip
 
 
 def rehearsal_instant(real_now: datetime) -> datetime:
-    """Return the latest instant, up to now, whose offsets 1 to 23 are all billable and none is a month's last hour."""
+    """Return the latest instant, up to now, whose offsets 1 to 23 are all billable, and none a month's last hour."""
     first = hours.month_start(real_now)
     return real_now if real_now >= first + timedelta(days=1) else first - timedelta(minutes=30)
 
 
 def check_instant(now: datetime) -> None:
-    """Refuse an instant that cannot be rehearsed."""
+    """Raise `SettingsError` for an instant that cannot be rehearsed."""
     closed = [
         hours.bucket(hour)
         for offset in OFFSETS
@@ -95,16 +93,18 @@ def check_instant(now: datetime) -> None:
     if closed:
         raise SettingsError(
             f"METERING_NOW={now.isoformat()} cannot be rehearsed: {len(closed)} of its last 23 hours are past their "
-            f"window ({closed[0]} and on). Nothing was started. Choose an instant after the 1st of a month."
+            f"window, from {closed[0]} on. Nothing was started. Choose an instant after the 1st of a month."
         )
 
 
 def rehearse(root: Path, now: datetime, progress: Progress) -> Rehearsal:
-    """Start the stack, load a sample, let a buyer leave, meter offsets 23 to 1, let late usage arrive, meter again, end
-    what is past its window and the license that was left, strike the balance, report the days.
+    """Rehearse a day: meter a sample on a new stack, and strike its balance.
 
-    A rehearsal begins with an empty home and empty tables, and leaves them for `metering-dagster demo --ui`. One at a
-    time, and none while that UI is open: a second one is refused (`StackError`).
+    A buyer leaves; offsets 23 to 1 are metered; late usage arrives and is metered again. Then old usage expires, the
+    buyer's license is finalized, the days are reported, and the billing part follows.
+
+    A rehearsal begins with an empty home and empty tables, and leaves them for `metering-dagster demo --ui`. Raises
+    `StackError` while another rehearsal runs or that UI is open.
     """
     check_instant(now)
     with claimed_home(root, HomeName.DEMO, COMMAND) as home:
@@ -130,7 +130,7 @@ def _rehearse(home: OpenHome, state: DemoState, now: datetime, progress: Progres
         for instant in (leaving.flushed_at, now):
             SandboxClient(stack.sandbox_url).set_now(instant)
             during = environment_on(stack, home.folder, os.environ, **state.settings(instant))
-            with being(during):
+            with using_environment(during):
                 if instant == leaving.flushed_at:
                     _send(leaving)
                 failures += _perform(runs, instant == now, sample, client, progress)
@@ -144,11 +144,12 @@ def _rehearse(home: OpenHome, state: DemoState, now: datetime, progress: Progres
 
 @dataclass(frozen=True)
 class _Run(Run):
-    """A run with the instant at which it is done."""
+    """Run with its time in the rehearsal."""
 
     before_now: bool = False
-    """While the buyer leaves, some minutes before the rehearsal's instant."""
+    """True for a run while the buyer leaves, some minutes before the rehearsal's instant."""
     after_late_usage: bool = False
+    """True for a run after the late usage has arrived."""
 
 
 def _runs(sample: Sample) -> list[_Run]:
@@ -163,21 +164,21 @@ def _runs(sample: Sample) -> list[_Run]:
         *(_Run("meter_hour", f"metering {bucket}", bucket) for bucket in buckets),
         *(_Run("meter_hour", f"metering {bucket} again", bucket, after_late_usage=True)
           for bucket in _hours_to_meter_again(sample)),
-        *(_Run("age_out", f"ending what is past its window, shard {shard}", shard, only_recent) for shard in shards),
+        *(_Run("age_out", f"expiring old usage, shard {shard}", shard, only_recent) for shard in shards),
         _Run("finalize_deprovisioned", "the license is finalized"),
         *(_Run("refresh_report", f"the report of {day}", day) for day in _days(now)),
     ]  # fmt: skip
 
 
 def _days(now: datetime) -> list[str]:
-    """Return the days with usage of the sample that have a report, oldest first."""
+    """Return the days of the sample's usage that have a report, oldest first."""
     first = max(hours.hour_at_offset(now, max(STALE_OFFSETS)), FIRST_HOUR)
     return sorted({f"{first + hour * hours.HOUR:%Y-%m-%d}" for hour in range(max(STALE_OFFSETS) + 1)
                    if first + hour * hours.HOUR <= now})  # fmt: skip
 
 
 def _send(leaving: Departure) -> None:
-    """Put the event of the leaving into the queue of the environment."""
+    """Send the lifecycle event of the leaving buyer to the environment's queue."""
     settings = read_settings(os.environ)
     Clients(settings).sqs().send_message(QueueUrl=str(settings.events_queue_url), MessageBody=leaving.event())
 
@@ -185,7 +186,7 @@ def _send(leaving: Departure) -> None:
 def _perform(
     runs: Sequence[_Run], is_now: bool, sample: Sample, client: "DynamoDBClient", progress: Progress
 ) -> list[str]:
-    """Do the runs that belong to this instant; the words of those that failed."""
+    """Do the runs of this instant; return the error messages of failed ones."""
     from metering_dagster.definitions import build_defs
 
     defs, failures, late_usage_is_there = build_defs(), list[str](), False
@@ -202,9 +203,7 @@ def _perform(
 
 
 def _hours_to_meter_again(sample: Sample) -> list[str]:
-    """Return where usage arrives later, and where a group is only found under another hour, which moves it to
-    its own.
-    """
+    """Return the hours to meter again: those with late usage, and those whose group was refiled from another hour."""
     kinds: dict[GroupKey, set[SampleKind]] = {}
     for row in sample.rows:
         kinds.setdefault(row.group, set()).add(row.kind)

@@ -1,7 +1,7 @@
-"""What a rehearsal leaves in `.metering/demo`: tables, bill, ledger, billing data and its reports, and its instant.
+"""The files of a rehearsal in `.metering/demo`: tables, bill, ledger, billing data and its reports, and its instant.
 
-Belongs here: where each lies, and the settings that point the pipeline at it. Does not: how a rehearsal goes (demo,
-billing_demo), showing what it left (demo_ui).
+Belongs here: their paths, and the settings that point the pipeline at them. Does not: the rehearsal (demo,
+billing_demo), the UI on its files (demo_ui).
 """
 
 import json
@@ -13,11 +13,11 @@ from metering_dagster.core.errors import SettingsError
 from metering_dagster.devstack import billing_db
 
 HORIZON_DAYS = 21
-"""Of the billing data. Shorter than the default, since at the first look each of its days is a run of half a second."""
+"""The horizon of the billing data, shorter than the default: at the first poll each day is a run of half a second."""
 
 
 class DemoState:
-    """The folder of the demo in a project."""
+    """Folder of the demo in a project."""
 
     def __init__(self, root: Path) -> None:
         self.folder = root / ".metering" / "demo"
@@ -27,23 +27,23 @@ class DemoState:
         self._instant = self.folder / "rehearsed.json"
 
     def forget(self) -> None:
-        """Delete what the last rehearsal left; its tables and bill are the stack's to delete."""
+        """Delete the last rehearsal's files, except tables and bill, which the stack deletes."""
         for file in (self._instant, self.billing_database):
             file.unlink(missing_ok=True)
         for folder in (self.ledger, self.billing_changes):
             shutil.rmtree(folder, ignore_errors=True)
 
     def remember(self, now: datetime) -> None:
-        """Note that a rehearsal of this instant went through to its end."""
+        """Record that a rehearsal of this instant is complete."""
         self._instant.write_text(json.dumps({"now": now.isoformat()}))
 
     def instant(self) -> datetime:
-        """Return the instant of the last rehearsal; `SettingsError` where none went through to its end."""
+        """Return the instant of the last complete rehearsal. Raises `SettingsError` if there is none."""
         try:
             return datetime.fromisoformat(json.loads(self._instant.read_text())["now"])
         except FileNotFoundError:
             raise SettingsError(
-                f"No demo has run to its end in {self.folder}, so there is nothing to look at. Nothing was started. "
+                f"No demo has run to its end in {self.folder}, so there is nothing to show. Nothing was started. "
                 "Run `make demo` first (or `metering-dagster demo`)."
             ) from None
 

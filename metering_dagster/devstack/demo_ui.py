@@ -1,7 +1,7 @@
-"""`metering-dagster demo --ui`: Dagster on what the last demo left, with the demo's own tables, settings and clock.
+"""`metering-dagster demo --ui`: Dagster on the last demo's tables, runs, settings and clock.
 
-Belongs here: what is started and ended, in which order. Does not: what the demo left (demo_state), how Dagster is
-started and ended (dagster_process), what is printed (main).
+Belongs here: the order of starting and ending. Does not: the demo's files (demo_state), Dagster's process
+(dagster_process), the output (cli).
 """
 
 from collections.abc import Callable, Mapping
@@ -10,8 +10,8 @@ from datetime import datetime
 from pathlib import Path
 
 from metering_dagster.devstack.dagster_process import (
-    asked_to_end,
     end_forgotten_runs,
+    end_signals,
     running_dagster,
     url_of,
     usable_port,
@@ -27,7 +27,7 @@ CHECK_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class Showing:
-    """The addresses of what you can look at."""
+    """Addresses and folders of the demo's UI."""
 
     url: str
     stack: LocalStack
@@ -43,17 +43,17 @@ def show(
     ready: Callable[[Showing], None],
     say: Callable[[str], None],
 ) -> None:
-    """Run the stack and Dagster until SIGINT, SIGTERM or SIGHUP; `ready` gets the URL once the page can be opened.
+    """Run the stack and Dagster until SIGINT, SIGTERM or SIGHUP; call `ready` once the page can be opened.
 
-    Schedules and sensors are stopped, and the clock stands at the demo's instant, so that its hours can be run again
-    on any later day. Raises `StackError` or `SettingsError`, in words, where it cannot be started or does not stay up.
+    Schedules and sensors are stopped. The clock stands at the demo's instant, so its hours can be run again on any
+    later day. Raises `StackError` or `SettingsError` where something cannot be started or ends by itself.
     """
-    with asked_to_end() as end, claimed_home(root, HomeName.DEMO, COMMAND) as home:
+    with end_signals() as end, claimed_home(root, HomeName.DEMO, COMMAND) as home:
         state = DemoState(root)
         now = state.instant()
         port = usable_port(port, urls_in_use(root))
         home.announce(url_of(port))
-        say("Starting: tables and marketplace as the demo left them, Dagster (about 15 s) ...")
+        say("Starting the demo's tables and marketplace, and Dagster (about 15 s) ...")
         with running_stack(state.folder, persist=True, now=now) as stack:
             create_tables(stack)
             end_forgotten_runs(home)
@@ -68,4 +68,4 @@ def show(
                     ready(Showing(dagster.url, stack, state.folder, home.folder, now))
                 while not end.wait(CHECK_SECONDS):
                     dagster.check()
-                say("Ending: runs under way are waited for, the tables are saved ...")
+                say("Ending: waiting for runs in progress, saving the tables ...")

@@ -1,11 +1,11 @@
-"""`metering-dagster dev`: Dagster with all its schedules running, on an embedded stack where usage and billing data
-keep arriving.
+"""`metering-dagster dev`: Dagster with all schedules and sensors running, on an embedded stack where usage and billing
+data keep arriving.
 
-Belongs here: what is started and ended, in which order, and what is kept between two runs. Does not: what arrives
-(arrivals), how Dagster is started and ended (dagster_process), what is printed (main).
+Belongs here: the order of starting and ending, and the state between two starts. Does not: the arriving rows (arrivals,
+billing_arrivals), Dagster's process (dagster_process), the output (cli).
 
-What is kept lies in `.metering/dev`: tables, bill, ledger, billing data and what was reported of it, logs, and up to
-when usage has arrived. Runs are kept in a DAGSTER_HOME of its own.
+`.metering/dev` keeps tables, bill, ledger, billing data and its reports, logs, and the instant up to which usage has
+arrived. A DAGSTER_HOME of its own keeps the runs.
 """
 
 import json
@@ -22,8 +22,8 @@ from metering_dagster.devstack import loading
 from metering_dagster.devstack.arrivals import arriving, late_row, missed
 from metering_dagster.devstack.billing_arrivals import Collector
 from metering_dagster.devstack.dagster_process import (
-    asked_to_end,
     end_forgotten_runs,
+    end_signals,
     running_dagster,
     url_of,
     usable_port,
@@ -46,12 +46,12 @@ STATE = Path(".metering", "dev")
 ARRIVAL_SECONDS = 2.0
 LATE_SECONDS = 90.0
 QUIET_SECONDS = "10"
-"""After so long without a further row, a day of billing data is looked at: sooner than in production."""
+"""The BILLING_QUIET_SECONDS of dev: a day is due after this pause, sooner than in production."""
 
 
 @dataclass(frozen=True)
 class Running:
-    """The addresses of what you can look at."""
+    """Addresses, folders and schedule of a running dev stack."""
 
     url: str
     stack: LocalStack
@@ -67,21 +67,21 @@ def develop(
     ready: Callable[[Running], None],
     say: Callable[[str], None],
 ) -> None:
-    """Run everything until SIGINT, SIGTERM or SIGHUP; `ready` is told as soon as the page can be opened.
+    """Run everything until SIGINT, SIGTERM or SIGHUP; call `ready` once the page can be opened.
 
-    Raises `StackError` or `SettingsError`, in words, where it cannot be started or does not stay up.
+    Raises `StackError` or `SettingsError` where something cannot be started or ends by itself.
     """
     state = root / STATE
     state.mkdir(parents=True, exist_ok=True)
-    with asked_to_end() as end, claimed_home(root, HomeName.DEV, COMMAND) as home:
+    with end_signals() as end, claimed_home(root, HomeName.DEV, COMMAND) as home:
         port = usable_port(port, urls_in_use(root))
         home.announce(url_of(port))
-        say("Starting: tables and marketplace, usage, Dagster (about 15 s) ...")
+        say("Starting tables, marketplace, sample usage and Dagster (about 15 s) ...")
         with running_stack(state, persist=True, now=None) as stack:
             usage = _Usage(stack, state / "arrived.json")
-            usage.make_up()
+            usage.catch_up()
             collector = Collector(state / "billing.sqlite")
-            collector.make_up()
+            collector.catch_up()
             end_forgotten_runs(home)
             environment = environment_on(
                 stack, home.folder, ours,
@@ -101,11 +101,11 @@ def develop(
                     dagster.check()
                     usage.arrive()
                     collector.ingest()
-                say("Ending: runs under way are waited for, the tables are saved ...")
+                say("Ending: waiting for runs in progress, saving the tables ...")
 
 
 class _Usage:
-    """The seller's part: rows keep coming in."""
+    """Seller that keeps writing usage rows."""
 
     def __init__(self, stack: LocalStack, memory: Path) -> None:
         self._stack, self._memory = stack, memory
@@ -115,8 +115,8 @@ class _Usage:
         self._late_at = time.monotonic() + LATE_SECONDS
         self._rng = random.Random()
 
-    def make_up(self) -> None:
-        """The sample at the first start; later what was missed since, as far as it can be billed."""
+    def catch_up(self) -> None:
+        """Load the sample at the first start; later the usage since the last start that can still be billed."""
         now = datetime.now(UTC)
         since = datetime.fromisoformat(json.loads(self._memory.read_text())["until"]) if self._memory.exists() else None
         create_tables(self._stack)
@@ -128,7 +128,10 @@ class _Usage:
         self._has_arrived(now)
 
     def arrive(self) -> None:
-        """What was used since the last time; now and then something of an hour that has been metered already."""
+        """Load the usage since the last call, and now and then a late row of an hour already metered.
+
+        Raises `StackError` if the embedded DynamoDB refuses it.
+        """
         now = datetime.now(UTC)
         rows = list(arriving(self._streams, self._until or now, now))
         try:
@@ -138,7 +141,7 @@ class _Usage:
                 rows += [late] if late else []
             loading.load(self._client, USAGE_TABLE, rows)
         except (BotoCoreError, ClientError) as error:
-            raise StackError(f"The embedded DynamoDB no longer takes usage: {error}") from None
+            raise StackError(f"The embedded DynamoDB no longer accepts usage: {error}") from None
         self._has_arrived(now)
 
     def _has_arrived(self, until: datetime) -> None:

@@ -1,6 +1,6 @@
-"""What comes to its end in a sample: usage that nobody metered in time, and a buyer who leaves. Pure.
+"""The endings in a sample: usage that was not metered in time, and a buyer who leaves. Pure.
 
-Belongs here: their rows, the event that tells of the leaving. Does not: metering any of it (demo), the ordinary day
+Belongs here: their rows, and the lifecycle event of the leaving buyer. Does not: metering them (demo), the ordinary day
 (sample).
 """
 
@@ -17,14 +17,14 @@ from metering_dagster.devstack.sample import DEFAULT_SEED, SampleKind, SampleRow
 STALE_OFFSETS = (25, 30)
 STALE_GROUPS, STALE_ROWS = 3, 4
 NOTICE = timedelta(minutes=10)
-"""How long before the rehearsal's instant the buyer's last usage is flushed."""
+"""The time from the flush of the buyer's last usage to the rehearsal's instant."""
 SINCE_EVENT = timedelta(minutes=55)
-"""Then so long ago the license was deprovisioned: its window closes five minutes after the flush."""
+"""The time from the license's deprovisioning to that flush: its window closes five minutes after the flush."""
 
 
 @dataclass(frozen=True)
 class Departure:
-    """A buyer who leaves: the license, its usage to the last minute, the event."""
+    """Buyer who leaves: the license, its usage to the last minute, the event."""
 
     subscriber: Mapping[str, Any]
     rows: tuple[SampleRow, ...]
@@ -33,11 +33,11 @@ class Departure:
 
     @property
     def license_arn(self) -> str:
-        """Return the license that ends."""
+        """Return the ARN of the license that ends."""
         return str(self.subscriber["licenseArn"])
 
     def event(self) -> str:
-        """Return the lifecycle event, as EventBridge delivers it."""
+        """Return the lifecycle event as EventBridge delivers it, in JSON."""
         return json.dumps({
             "detail-type": "License Deprovisioned - Manufacturer",
             "time": f"{self.deprovisioned_at:%Y-%m-%dT%H:%M:%SZ}",
@@ -51,9 +51,7 @@ class Departure:
 
 
 def departure(now: datetime, seed: int = DEFAULT_SEED) -> Departure:
-    """Return a buyer of its own, with usage in three hours: the one that runs while its last usage is flushed, two
-    before.
-    """
+    """Generate a leaving buyer with usage in three hours: the hour of the flush, and the two before it."""
     rng = random.Random(f"{seed}/departure")
     stream = next(each for each in cast_of(seed).streams if each.license.customer_identifier is None)
     arn, account = (
@@ -70,7 +68,7 @@ def departure(now: datetime, seed: int = DEFAULT_SEED) -> Departure:
 
 
 def stale_rows(now: datetime, seed: int = DEFAULT_SEED) -> tuple[SampleRow, ...]:
-    """Usage of hours past their window, that nobody has metered."""
+    """Generate usage of hours that left their window unmetered."""
     rng = random.Random(f"{seed}/stale")
     streams = [each for each in cast_of(seed).streams if each.license.customer_identifier is None]
     rows = []

@@ -1,6 +1,6 @@
-"""The environment of whatever runs on the embedded stack.
+"""The environment of processes on the embedded stack.
 
-Belongs here: what is taken out of a person's environment, what is put in. Does not: reading settings.
+Belongs here: variables removed from the caller's environment, and those added. Does not: reading settings.
 """
 
 import os
@@ -16,14 +16,12 @@ _OF_A_DEPLOYMENT = ("METERING_", "AWS_", "BILLING_", "MARKETPLACE_")
 
 
 def environment_on(stack: "LocalStack", home: Path, ours: Mapping[str, str], **settings: str) -> dict[str, str]:
-    """Return `ours` with the stack's settings and these, live, without whatever was set in it for another
-    deployment.
-    """
+    """Return `ours` with the stack's settings and these, in mode live, without variables of another deployment."""
     return environment_with(home, ours, **(stack.environment() | {"METERING_MODE": "live"} | settings))
 
 
 def environment_with(home: Path, ours: Mapping[str, str], **settings: str) -> dict[str, str]:
-    """Return `ours` with these settings alone, without whatever was set in it for another deployment."""
+    """Return `ours` with these settings alone, without variables of another deployment."""
     kept = {
         name: value
         for name, value in ours.items()
@@ -33,8 +31,8 @@ def environment_with(home: Path, ours: Mapping[str, str], **settings: str) -> di
 
 
 @contextmanager
-def being(environment: Mapping[str, str]) -> Iterator[None]:
-    """This process with that environment, for as long as the context is open."""
+def using_environment(environment: Mapping[str, str]) -> Iterator[None]:
+    """Give this process that environment while the block runs."""
     before = dict(os.environ)
     os.environ.clear()
     os.environ |= environment

@@ -1,7 +1,8 @@
 """The DAGSTER_HOMEs of the embedded stack: one for the demo and one for dev, in one ignored folder of the project.
 
-Belongs here: where they are, the link to the project's dagster.yaml, who has one open. Does not: what runs in them. A
-DAGSTER_HOME that the environment names is left alone: rehearsals must not turn a real instance's partitions green.
+Belongs here: their paths, the link to the project's dagster.yaml, the lock of the command that has one open. Does not:
+their runs. The environment's own DAGSTER_HOME is left alone: a rehearsal must not turn a real instance's partitions
+green.
 """
 
 import fcntl
@@ -20,12 +21,12 @@ from metering_dagster.devstack.stack import StackError
 
 HOMES = ".dagster_home"
 HANDOVER_SECONDS = 60.0
-"""Dagster's processes outlive a killed parent for as long as runs under way take to end."""
+"""The time to wait for Dagster's processes, which outlive a killed parent until their runs have ended."""
 POLL_SECONDS = 0.1
 
 
 class HomeName(StrEnum):
-    """The homes, by the command that opens each."""
+    """Homes by the command that opens each."""
 
     DEMO = "demo"
     DEV = "dev"
@@ -33,7 +34,7 @@ class HomeName(StrEnum):
 
 @dataclass(frozen=True)
 class OpenHome:
-    """A home that this process alone has open."""
+    """Home that only this process has open."""
 
     folder: Path
     command: str
@@ -41,7 +42,7 @@ class OpenHome:
     """The descriptor of its lock. Children that inherit it keep the home claimed until the last of them has ended."""
 
     def announce(self, url: str | None) -> None:
-        """Write into the lock where the UI answers, for those who are refused."""
+        """Write the UI's URL into the lock, for the message to commands that are refused."""
         text = json.dumps({"command": self.command, "pid": os.getpid(), "url": url}).encode()
         os.ftruncate(self.lock, 0)
         os.pwrite(self.lock, text, 0)
@@ -60,10 +61,10 @@ def project_root() -> Path:
 
 @contextmanager
 def claimed_home(root: Path, name: HomeName, command: str) -> Iterator[OpenHome]:
-    """Claim a home for this process; `StackError` with the URL of the one that has it open.
+    """Claim a home for this process while the block runs.
 
-    The kernel frees the lock with its last holder, so one left by a killed process is no obstacle. Where only children
-    of a killed process are left, their end is awaited.
+    The kernel frees the lock with its last holder, so a killed process leaves none. Where only children of a killed
+    process are left, wait for their end. Raises `StackError` with the URL of the command that has the home open.
     """
     folder = root / HOMES / name
     _link_settings(root, folder)
@@ -79,7 +80,7 @@ def claimed_home(root: Path, name: HomeName, command: str) -> Iterator[OpenHome]
 
 
 def urls_in_use(root: Path) -> set[str]:
-    """Return where the homes of this project that are open answer, or will once they are ready."""
+    """Return the URLs of this project's open homes, even of those that are not ready yet."""
     urls = set()
     for name in HomeName:
         try:
@@ -94,7 +95,7 @@ def urls_in_use(root: Path) -> set[str]:
 
 
 def _lock_file(root: Path, name: HomeName) -> Path:
-    """Beside the home, which may be deleted and made anew while its lock is held."""
+    """Return the lock's path, beside the home: the home may be deleted and made anew while its lock is held."""
     return root / HOMES / f"{name}.lock"
 
 
@@ -121,7 +122,7 @@ def _take(lock: int, folder: Path) -> None:
 
 
 def _holder(lock: int) -> dict[str, Any]:
-    """Return what the holder wrote; nothing in the instant between its claim and its first word."""
+    """Return what the holder wrote; empty in the moment between its claim and its first write."""
     text = os.pread(lock, 1000, 0).decode(errors="replace")
     try:
         holder = json.loads(text)
@@ -131,7 +132,7 @@ def _holder(lock: int) -> dict[str, Any]:
 
 
 def _is_alive(pid: int | None) -> bool:
-    """Return whether the process lives; one that is not known yet counts as living."""
+    """Judge whether the process lives; an unknown one counts as living."""
     if pid is None:
         return True
     try:
@@ -148,9 +149,9 @@ def _refusal(holder: dict[str, Any], folder: Path) -> str:
     if holder.get("url"):
         return (
             f"{what} is running already, at {holder['url']}, on the Dagster instance in {folder}. Nothing was "
-            "started. Open that URL, or end it first."
+            "started. Open that URL, or end that process first."
         )
     return (
         f"{what} is running already, without a page yet, on the Dagster instance in {folder}. Nothing was started. "
-        "Wait for it, or end it first."
+        "Wait for it, or end that process first."
     )

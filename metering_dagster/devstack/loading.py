@@ -1,6 +1,6 @@
-"""Put a sample into a running stack: rows, subscribers, what the marketplace knows.
+"""The loading of a sample into a running stack: rows, subscribers, the marketplace's catalog.
 
-Belongs here: writing items fast and completely. Does not: what the sample is (sample), how the stack runs (stack).
+Belongs here: writing items fast and completely. Does not: the sample (sample), the stack's processes (stack).
 """
 
 import time
@@ -25,19 +25,19 @@ WRITE_ATTEMPTS = 10
 
 
 def load(client: "DynamoDBClient", table: str, rows: Iterable[SampleRow]) -> int:
-    """Put the rows into the usage table, over whatever is there; how many."""
+    """Put the rows into the usage table, replacing existing ones; return their number."""
     return _write(client, table, [row.item for row in rows])
 
 
 def load_subscribers(client: "DynamoDBClient", table: str, subscribers: Iterable[Mapping[str, Any]]) -> int:
-    """Put the subscribers into their table, over whatever is there; how many."""
+    """Put the subscribers into their table, replacing existing ones; return their number."""
     return _write(client, table, list(subscribers))
 
 
 def configure_sandbox(stack: "LocalStack", sample: Sample, leaving: Departure | None = None) -> None:
-    """Tell the sandbox which products, dimensions, licenses and legacy customers exist: it refuses all others.
+    """Configure the sandbox's products, dimensions, licenses and legacy customers: it refuses all others.
 
-    And which license is deprovisioned, so that it accepts that one's usage for an hour more.
+    It also gets the deprovisioned license, whose usage it accepts for one more hour.
     """
     SandboxClient(stack.sandbox_url).configure(
         products=list(sample.products),
@@ -60,7 +60,10 @@ def _write(client: "DynamoDBClient", table: str, items: Sequence[Mapping[str, An
 
 
 def _write_batch(client: "DynamoDBClient", table: str, batch: list[Any]) -> None:
-    """All of it: what DynamoDB leaves over is sent again, after a pause that grows."""
+    """Write a whole batch: send the items that DynamoDB leaves over again, after growing pauses.
+
+    Raises `UnreachableError` if some are still left over after `WRITE_ATTEMPTS`.
+    """
     for attempt in range(WRITE_ATTEMPTS):
         answer: Any = client.batch_write_item(RequestItems={table: batch})
         batch = answer.get("UnprocessedItems", {}).get(table, [])
@@ -68,4 +71,6 @@ def _write_batch(client: "DynamoDBClient", table: str, batch: list[Any]) -> None
             return
         time.sleep(min(0.05 * 2**attempt, 2.0))
     left = len(batch)
-    raise UnreachableError(f"DynamoDB table {table} left {left} sample items unwritten, again and again. Load again.")
+    raise UnreachableError(
+        f"DynamoDB table {table} left {left} sample items unwritten after {WRITE_ATTEMPTS} attempts. Load again."
+    )

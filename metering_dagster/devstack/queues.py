@@ -1,6 +1,6 @@
 """The embedded queues.
 
-Belongs here: how a queue with its dead-letter queue is made in the emulator. Does not: what is sent into it.
+Belongs here: making a queue and its dead-letter queue in the emulator. Does not: their messages.
 """
 
 import json
@@ -9,13 +9,13 @@ from contextlib import closing
 from typing import Any
 
 MAX_RECEIVE_COUNT = 5
-"""A message that was received so often without being deleted is moved to the dead-letter queue."""
+"""A message received this often without being deleted is moved to the dead-letter queue."""
 
 
 def create_queue(connect: Callable[[], Any], name: str, dead: str, **attributes: str) -> None:
-    """Create a queue and its dead-letter queue, by a client of SQS that `connect` makes; keep those that exist."""
+    """Create a queue and its dead-letter queue, with a client of SQS from `connect`; keep existing ones."""
     with closing(connect()) as client:
-        # The emulator knows a queue of an earlier start, on another port, by its name alone.
+        # By name: a queue of an earlier start has a URL with another port.
         if not _queue_exists(client, name):
             _create_queue(client, name, dead, attributes)
 

@@ -1,6 +1,6 @@
-"""Runs of a rehearsal: in this process, one after the other, recorded as those that the daemon launches.
+"""The runs of a rehearsal: in this process, one after the other, recorded like the daemon's.
 
-Belongs here: how one is started, and the words of one that failed. Does not: which runs there are (demo, billing_demo).
+Belongs here: executing a run, and the error messages of a failed one. Does not: the list of runs (demo, billing_demo).
 """
 
 import sys
@@ -10,7 +10,7 @@ from typing import Any
 
 import dagster as dg
 
-# Dagster's public ways to run a job in this process record no origin, and its pages file runs by their origin.
+# Dagster's public functions that run a job in this process record no origin, but its pages file runs by origin.
 from dagster._core.definitions.job_base import InMemoryJob
 from dagster._core.execution.api import execute_run
 from dagster._core.remote_origin import (
@@ -21,7 +21,7 @@ from dagster._core.remote_origin import (
 from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
 
 Progress = Callable[[str, int, int], None]
-"""Told what is being done, how much of it is done, and how much there is."""
+"""A callback with the step's text, the number of steps done, and their total."""
 LOCATION, REPOSITORY, MODULE = "metering_dagster", "__repository__", "metering_dagster.definitions"
 """The code location of workspace.yaml, and the name that Dagster gives to its only repository."""
 PARTITION_TAG = "dagster/partition"
@@ -29,11 +29,11 @@ PARTITION_TAG = "dagster/partition"
 
 @dataclass(frozen=True)
 class Run:
-    """One run of a rehearsal."""
+    """Run of a rehearsal."""
 
     job: str
     what: str
-    """For the person who waits."""
+    """The run's text in the progress."""
     partition: str | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
     tags: Mapping[str, str] = field(default_factory=dict)
@@ -59,7 +59,7 @@ def perform(run: Run, defs: dg.Definitions, instance: dg.DagsterInstance) -> lis
 
 
 def _origin(job: str) -> RemoteJobOrigin:
-    """Return what the daemon records of a run of this job: its pages list the runs of their own code location."""
+    """Return the origin that the daemon records of a run of this job: Dagster's pages list runs by code location."""
     target = LoadableTargetOrigin(executable_path=sys.executable, module_name=MODULE)
     location = ManagedGrpcPythonEnvCodeLocationOrigin(target, LOCATION)
     return RemoteJobOrigin(RemoteRepositoryOrigin(location, REPOSITORY), job)

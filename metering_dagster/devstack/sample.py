@@ -1,10 +1,10 @@
-"""Sample usage: what a seller of three products, with some forty buyers, wrote in the last 23 whole hours.
+"""Sample usage: the rows of a seller of three products, with some forty buyers, in the last 23 whole hours.
 
-Belongs here: the buyers, their usage by day rhythm, the faults that real usage has. Does not: how it is put into a
-running stack (loading.py), sample billing data, any judgment of a row.
+Belongs here: the buyers, the daily rhythm of their usage, the faults of real usage. Does not: loading it into a running
+stack (loading), sample billing data (billing_sample), judging a row.
 
-`generate` is pure: the same `now` and seed make the same sample. Each row knows how much was really used, so that
-whoever meters it can be judged.
+`generate` is pure: the same `now` and seed make the same sample. Each row has its real usage, so that any metering of
+it can be checked.
 """
 
 import math
@@ -26,12 +26,12 @@ PRODUCTS = 3
 BUYERS = 40
 BUYERS_OF_TWO_PRODUCTS = 12
 ORDINARY_OFFSETS = range(2, 19)
-"""Where faults lie that must be met before the last call, even if an hour strikes while somebody watches."""
+"""The offsets of faults that must be metered before the last call, even if an hour begins during the demo."""
 LATER_OFFSETS = (5, 14)
-"""Where usage arrives late: a few hours, so that a rehearsal has few to meter again."""
+"""The offsets of late usage: only a few hours, so that a rehearsal has few to meter again."""
 LAST_CALL = range(LAST_CALL_OFFSET, LAST_CALL_OFFSET + 1)
 QUIETEST, BUSIEST = 0.28, 0.88
-"""Share of the streams that have any usage, at the other end of the day from their peak and at it."""
+"""The share of streams that have any usage, twelve hours from their peak and at their peak."""
 PEAKS = (8, 13, 14, 15, 16, 17, 18, 21)
 ALLOCATED_SHARE, UNALLOCATED_ROWS = 0.2, 0.15
 TAGS = (
@@ -41,17 +41,17 @@ TAGS = (
     (("team", "billing"),),
     (),
 )
-"""What usage is allocated to; the last is the untagged bucket."""
+"""The tag sets of allocations; the last is the untagged bucket."""
 
 
 class SampleKind(StrEnum):
-    """A special property of a row."""
+    """Kind of a sample row."""
 
     GOOD = "good"
     ZERO = "zero"
     """All rows of its group are 0."""
     BAD = "bad"
-    """Breaks the contract; `code` says how."""
+    """Breaks the contract; `code` is its reason code."""
     MISFILED = "misfiled"
     """Pending under a neighboring hour."""
     LATE = "late"
@@ -61,21 +61,21 @@ class SampleKind(StrEnum):
     REPEATED = "repeated"
     """A row that has been metered, put again unchanged."""
     STALE = "stale"
-    """Of an hour that was past its window before anybody metered it."""
+    """Of an hour that left its window unmetered."""
 
 
 @dataclass(frozen=True)
 class SampleRow:
-    """A row as the seller writes it, and what stands behind it."""
+    """Row as the seller writes it, with its real usage."""
 
     item: Mapping[str, Any]
     used: Decimal
-    """What was really used and is not yet told by an earlier row: the quantity before any damage; for an overwritten
-    row the difference to the first one; 0 for a repeated one.
+    """The real usage that no earlier row has: the quantity before any damage. For an overwritten row it is the
+    difference to the first one, for a repeated one 0.
     """
     kind: SampleKind = SampleKind.GOOD
     code: str | None = None
-    """The reason code due to a bad row."""
+    """The reason code that a bad row must get."""
 
     @property
     def group(self) -> tuple[str, str, str, str]:
@@ -86,13 +86,13 @@ class SampleRow:
 
 @dataclass(frozen=True)
 class Sample:
-    """Everything that one seller's tables hold, and what the marketplace knows of it."""
+    """Content of one seller's tables, and the marketplace's catalog of it."""
 
     now: datetime
     rows: tuple[SampleRow, ...]
-    """Those there at the start."""
+    """The rows at the start."""
     later: tuple[SampleRow, ...]
-    """Those that arrive after their hours have been metered once."""
+    """The rows that arrive after their hours have been metered once."""
     subscribers: tuple[Mapping[str, Any], ...]
     products: tuple[str, ...]
     dimensions: tuple[str, ...]
@@ -109,7 +109,7 @@ class Sample:
 class _Dimension:
     name: str
     most: int
-    """In one row."""
+    """The most units in one row."""
     decimals: int
 
     def quantity(self, rng: random.Random) -> Decimal:
@@ -127,7 +127,7 @@ _DIMENSIONS = (
 
 @dataclass(frozen=True)
 class License:
-    """One buyer's license of one product; without an ARN of its own where the product is a legacy one."""
+    """License of one buyer for one product. For a legacy buyer `arn` is the product code."""
 
     arn: str
     account: str
@@ -138,7 +138,7 @@ class License:
 
 @dataclass(frozen=True)
 class Stream:
-    """Usage of one license in one dimension: a group each hour, or none."""
+    """Usage of one license in one dimension: at most one group each hour."""
 
     license: License
     dimension: _Dimension
@@ -146,7 +146,7 @@ class Stream:
     allocated: bool
 
     def activity(self, hour: datetime) -> float:
-        """Return how likely it has usage in this hour: most at its peak, least twelve hours from it."""
+        """Return the probability of usage in this hour: highest at its peak, lowest twelve hours from it."""
         swing = (1 + math.cos((hour.hour - self.peak) * math.tau / 24)) / 2
         return QUIETEST + (BUSIEST - QUIETEST) * swing
 
@@ -163,7 +163,7 @@ class _Group:
 
 @dataclass(frozen=True)
 class SampleCast:
-    """The buyers of the sample and what they use: the same at any time."""
+    """Products, licenses and streams of a seed: the same at any time."""
 
     products: tuple[str, ...]
     licenses: tuple[License, ...]
@@ -171,7 +171,7 @@ class SampleCast:
 
 
 def cast_of(seed: int = DEFAULT_SEED) -> SampleCast:
-    """Return the buyers of a seed."""
+    """Return the products, licenses and streams of a seed."""
     rng = random.Random(seed)
     products = tuple(f"prod-{_text(rng, 13)}" for _ in range(PRODUCTS))
     licenses = _licenses(rng, products)
@@ -179,7 +179,7 @@ def cast_of(seed: int = DEFAULT_SEED) -> SampleCast:
 
 
 def generate(now: datetime, seed: int = DEFAULT_SEED) -> Sample:
-    """Return the sample of the 23 hours before the one of `now`. The same seed has the same buyers at any time."""
+    """Generate the sample of the 23 hours before that of `now`. A seed has the same buyers at any time."""
     cast = cast_of(seed)
     licenses = cast.licenses
     offsets = range(LAST_OFFSET, FIRST_OFFSET - 1, -1)
@@ -203,7 +203,7 @@ def _text(rng: random.Random, length: int, alphabet: str = string.ascii_lowercas
 
 
 def _licenses(rng: random.Random, products: Sequence[str]) -> list[License]:
-    """Return one for each buyer and product; the last buyer is a legacy one, whose key holds the product code."""
+    """Generate a license for each buyer and product; the last buyer is a legacy one, keyed by product code."""
     issuer = _text(rng, 12, string.digits)
     accounts = [str(number) for number in rng.sample(range(10**11, 10**12), BUYERS)]
     licenses = []
@@ -217,7 +217,7 @@ def _licenses(rng: random.Random, products: Sequence[str]) -> list[License]:
 
 
 def _streams(rng: random.Random, licenses: Sequence[License]) -> list[Stream]:
-    """Return one and two dimensions by turns; some are allocated to tags, but no legacy buyer's."""
+    """Generate one and two dimensions by turns; some are allocated to tags, but not a legacy buyer's."""
     streams = []
     for position, each in enumerate(licenses):
         peak = rng.choice(PEAKS)
@@ -228,7 +228,7 @@ def _streams(rng: random.Random, licenses: Sequence[License]) -> list[Stream]:
 
 
 def subscriber_of(held: License, now: datetime) -> Mapping[str, Any]:
-    """Return the subscribers table's row of a license that has been active for a while."""
+    """Return the subscribers table's row of a license that has been active for 90 days."""
     since = _stamp(now - timedelta(days=90))
     return {
         "licenseArn": held.arn,
@@ -243,7 +243,7 @@ def subscriber_of(held: License, now: datetime) -> Mapping[str, Any]:
 
 
 def _hour(streams: Sequence[Stream], offset: int, now: datetime, seed: int) -> Iterator[_Group]:
-    """Yield the groups of one hour. An hour has the same usage whenever it is asked for."""
+    """Generate the groups of one hour, the same ones for the same hour and seed."""
     hour = hour_at_offset(now, offset)
     rng = random.Random(f"{seed}/{bucket(hour)}")
     for stream in streams:
@@ -255,7 +255,7 @@ def _hour(streams: Sequence[Stream], offset: int, now: datetime, seed: int) -> I
 
 
 def row_at(rng: random.Random, stream: Stream, second: datetime, now: datetime) -> SampleRow:
-    """Usage of one second, as the seller writes it down soon after, though not after `now`."""
+    """Generate the row of one second, written some seconds later, but not after `now`."""
     quantity = stream.dimension.quantity(rng)
     written = _stamp(min(second + timedelta(seconds=rng.randint(1, 40)), now))
     held, text = stream.license, second.strftime("%Y-%m-%dT%H:%M:%S")
@@ -278,9 +278,7 @@ def row_at(rng: random.Random, stream: Stream, second: datetime, now: datetime) 
 
 
 def _allocations(rng: random.Random, dimension: _Dimension, quantity: Decimal) -> list[dict[str, Any]]:
-    """Return the quantity, cut in one place; in whole numbers where the dimension has those, else as the
-    API's strings.
-    """
+    """Split the quantity in two; whole numbers for a dimension without decimals, else the API's strings."""
     step = Decimal(1).scaleb(-dimension.decimals)
     first = (quantity * rng.randint(10, 90) / 100).quantize(step, ROUND_DOWN)
     shares = [share for share in (first, quantity - first) if share]
@@ -300,7 +298,7 @@ def _stamp(instant: datetime) -> str:
 
 
 class _Special:
-    """Makes some groups of an ordinary sample special, each group in one way only."""
+    """Faults and late usage for some groups of an ordinary sample, each group in one way only."""
 
     def __init__(self, rng: random.Random, groups: Sequence[_Group], now: datetime) -> None:
         self._rng = rng
@@ -317,7 +315,7 @@ class _Special:
         return fit
 
     def spoil(self) -> None:
-        """What is special from the start."""
+        """Damage some groups from the start."""
         for group in self._take(1, LAST_CALL) + self._take(2):
             self._damage(group, "NonNumericQuantity", lambda item: {"quantity": "abc"})
         for group in self._take(2):
@@ -337,7 +335,7 @@ class _Special:
             group.rows[place] = _changed(group.rows[place], SampleKind.MISFILED, {"meteringPending": bucket(neighbor)})
 
     def later(self) -> tuple[SampleRow, ...]:
-        """Return what arrives once its groups have been metered; they stay as they are."""
+        """Return the rows that arrive after their groups have been metered; the groups stay unchanged."""
         late = [self._late(group) for group in self._take(8, LATER_OFFSETS)]
         overwritten = [
             self._overwritten(group, factor)
@@ -378,7 +376,7 @@ class _Special:
 
 
 def _second(timestamp: str) -> int:
-    """Within its hour."""
+    """Return the second within its hour."""
     _, minute, second = timestamp.split(":")
     return 60 * int(minute) + int(second)
 

@@ -1,11 +1,10 @@
-"""The embedded stack as processes: an AWS emulator and the marketplace sandbox, both on loopback.
+"""The processes of the embedded stack: an AWS emulator and the marketplace sandbox, both on loopback.
 
-Belongs here: how the two are started, awaited and ended, what the pipeline must be told to use them, its empty tables.
-Does not: what lies in the tables (sample.py), what the sandbox bills (sandbox/).
+Belongs here: starting, awaiting and ending the two, the settings that point the pipeline at them, its empty tables.
+Does not: the tables' rows (sample), the sandbox's bill (sandbox/).
 
-Each child hangs on a leash: it runs below this module (`python -m metering_dagster.devstack.stack MODULE ...`) and
-reads a pipe that only its parent holds. However the parent ends, even by SIGKILL, the pipe closes and the child ends in
-order.
+Each child is on a leash: it runs below this module (`python -m metering_dagster.devstack.stack MODULE ...`) and reads a
+pipe that only its parent holds. However the parent ends, even by SIGKILL, the pipe closes and the child ends in order.
 """
 
 import fcntl
@@ -43,37 +42,37 @@ AGGREGATED_USAGE_TABLE = "aggregated-usage"
 SUBSCRIBERS_TABLE = "subscribers"
 EVENTS_QUEUE, DEAD_EVENTS_QUEUE = "marketplace-events", "marketplace-events-dead"
 ACCOUNT = "000000000000"
-"""The emulator's, for credentials that name none."""
+"""The emulator's account for credentials that name none."""
 DUMMY_CREDENTIAL = "local"
 SANDBOX_DATABASE, EMULATOR_FILES = "sandbox.sqlite", "emulator"
 
 START_SECONDS = 60.0
 END_SECONDS = 20.0
-"""Saving the state of some 100,000 items takes seconds; after this long a child is killed."""
+"""The time after which a child is killed: saving the state of some 100,000 items takes seconds."""
 CLAIM_SECONDS = 5.0
 ANSWER_SECONDS = 1.0
-"""For one look at the emulator's health: whoever took its port may accept and never answer."""
+"""The time-out of one health check: another program on the emulator's port may accept and never answer."""
 POLL_SECONDS = 0.02
 PORT_ATTEMPTS = 5
 LOG_TAIL_LINES = 30
 
 _KEPT_FROM_OUR_ENVIRONMENT = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH")
-"""All that a child gets of ours: the emulator reads dozens of variables with names as common as SERVICES or USE_SSL."""
+"""The variables that a child inherits. The emulator reads dozens of others, with common names such as SERVICES."""
 
 
 class StackError(MeteringError):
-    """The embedded stack cannot be started; the message holds the end of the log of what failed."""
+    """Failure to start the embedded stack; the message has the end of the failed process's log."""
 
     has_lines = True
 
 
 class _ChildExitedError(StackError):
-    """A child ended before it was ready."""
+    """Child that ended before it was ready."""
 
 
 @dataclass(frozen=True)
 class LocalStack:
-    """A running stack: where its parts answer."""
+    """Running stack, with the addresses of its parts."""
 
     dynamodb_url: str
     """The emulator's address: DynamoDB, SQS, S3 and SNS share it."""
@@ -81,7 +80,7 @@ class LocalStack:
     region: str = REGION
 
     def environment(self) -> dict[str, str]:
-        """Return the variables that point the pipeline, and the AWS SDK in it, at this stack."""
+        """Return the variables that point the pipeline, and its AWS SDK, at this stack."""
         return {
             "USAGE_TABLE": USAGE_TABLE,
             "AGGREGATED_USAGE_TABLE": AGGREGATED_USAGE_TABLE,
@@ -107,7 +106,7 @@ class LocalStack:
         return f"{self.dynamodb_url}/{ACCOUNT}/{name}"
 
     def dynamodb(self) -> "DynamoDBClient":
-        """Return a client for this stack, whatever the environment says."""
+        """Return a client of DynamoDB for this stack, whatever the environment says."""
         client: DynamoDBClient = self._client("dynamodb")
         return client
 
@@ -130,7 +129,7 @@ class LocalStack:
 
 
 def _without_proxy() -> dict[str, str]:
-    """Return what keeps a proxy of the machine out of the way to loopback; both spellings are in use."""
+    """Return variables that keep the machine's proxy away from loopback; both spellings are in use."""
     kept = os.environ.get("no_proxy") or os.environ.get("NO_PROXY")
     hosts = ",".join([kept, HOST] if kept else [HOST])
     return {"NO_PROXY": hosts, "no_proxy": hosts}
@@ -138,10 +137,10 @@ def _without_proxy() -> dict[str, str]:
 
 @contextmanager
 def running_stack(state_dir: Path, *, persist: bool, now: datetime | None, anew: bool = False) -> Iterator[LocalStack]:
-    """Both children, ready to answer, for as long as the context is open; StackError where one does not start.
+    """Run both children, ready to answer, while the block runs. Raises `StackError` where one does not start.
 
-    With `persist`, tables and bill are taken up again from `state_dir` and left there at the end; without, both start
-    empty. `anew` deletes what an earlier one left there. `now` freezes the sandbox's clock. The children's logs are
+    With `persist`, tables and bill are loaded from `state_dir` and saved there at the end; without, both start empty.
+    `anew` deletes the state of earlier starts. `now` freezes the sandbox's clock. The children's logs are
     `ministack.log` and `sandbox.log` in `state_dir`.
     """
     state_dir = state_dir.resolve()
@@ -155,7 +154,7 @@ def running_stack(state_dir: Path, *, persist: bool, now: datetime | None, anew:
 
 
 def create_tables(stack: LocalStack) -> None:
-    """The three tables with their indexes, and the queue of lifecycle events; what exists is left alone."""
+    """Create the three tables with their indexes, and the queue of lifecycle events; existing ones are left alone."""
     from metering_dagster.core.aws.dynamodb import create_table
     from metering_dagster.devstack.queues import create_queue
     from metering_dagster.metering.stores import aggregated_table, subscribers_table, usage_table
@@ -176,7 +175,7 @@ def create_tables(stack: LocalStack) -> None:
 
 @dataclass(frozen=True)
 class _Home:
-    """The folder of one stack, and the open lock on it."""
+    """Folder of one stack, and the open lock on it."""
 
     folder: Path
     lock: int
@@ -184,10 +183,10 @@ class _Home:
 
 @contextmanager
 def _claimed(state_dir: Path) -> Iterator[_Home]:
-    """One stack for each folder: two would overwrite each other's state.
+    """Claim a folder for one stack: two would overwrite each other's state.
 
-    The children inherit the lock, so it is free once the last of them has ended, whatever became of their parent. A
-    stack about to end is waited for.
+    The children inherit the lock, so it is free once the last of them has ended, even if their parent was killed. A
+    stack about to end gets `CLAIM_SECONDS`; then `StackError` is raised.
     """
     deadline = time.monotonic() + CLAIM_SECONDS
     with (state_dir / "lock").open("wb") as lock:
@@ -199,14 +198,14 @@ def _claimed(state_dir: Path) -> Iterator[_Home]:
                 if time.monotonic() > deadline:
                     raise StackError(
                         f"Another embedded stack is running in {state_dir}. Nothing was started. "
-                        "End the other one, or name another folder."
+                        "End the other stack, or name another folder."
                     ) from None
                 time.sleep(POLL_SECONDS)
         yield _Home(state_dir, lock.fileno())
 
 
 def _forget(home: _Home) -> None:
-    """Delete tables and bill, with the journals of its database."""
+    """Delete tables and bill, with the journals of the bill's database."""
     for leftover in home.folder.glob(f"{SANDBOX_DATABASE}*"):
         leftover.unlink()
     if (home.folder / EMULATOR_FILES).exists():
@@ -236,7 +235,7 @@ def _sandbox(home: _Home, now: datetime | None) -> Iterator[_Child]:
 
 
 def _announced_url(sandbox: _Child) -> str | None:
-    """Return the address in the line of JSON that the sandbox prints once it listens; it chooses its port itself."""
+    """Return the URL in the JSON line that the sandbox prints once it listens; it chooses its own port."""
     for line in sandbox.said().splitlines(keepends=True):
         if line.startswith("{") and line.endswith("\n"):
             return str(json.loads(line)["url"])
@@ -245,7 +244,11 @@ def _announced_url(sandbox: _Child) -> str | None:
 
 @contextmanager
 def _emulator(home: _Home, persist: bool) -> Iterator[str]:
-    """The emulator's URL. It must be told its port, and between our look and its bind another may take that one."""
+    """Run the emulator and give its URL.
+
+    The emulator needs its port as a setting. Another program may take a free port before the emulator binds it: then
+    start it again on another one.
+    """
     with ExitStack() as running:
         for attempt in range(1, PORT_ATTEMPTS + 1):
             port, token = _free_port(), uuid.uuid4().hex
@@ -272,8 +275,8 @@ def _emulator_environment(folder: Path, persist: bool, port: int, token: str) ->
         "SERVICES": "dynamodb,sqs,s3,sns",
         "SFTP_ENABLED": "0",  # these two would listen on all addresses, whatever SERVICES says
         "IOT_MTLS_ENABLED": "0",
-        "MINISTACK_EDITION": token,  # its health answer repeats this: so we know that it is our child that answers
-        "TMPDIR": str(files),  # where it leaves a file with its pid
+        "MINISTACK_EDITION": token,  # its health response repeats it: only our own child has this token
+        "TMPDIR": str(files),  # for the file with its pid
         "PERSIST_STATE": "1" if persist else "0",
         "STATE_DIR": str(files / "state"),
         "S3_PERSIST": "1" if persist else "0",
@@ -302,7 +305,7 @@ def _free_port() -> int:
 def _child(
     name: str, module: str, args: Sequence[str], environment: Mapping[str, str], home: _Home
 ) -> Iterator[_Child]:
-    """`python -m module` on a leash, in a process group of its own: Ctrl-C reaches us alone, and we end it in order."""
+    """Run `python -m module` on a leash, in a process group of its own: Ctrl-C reaches only this process."""
     log = home.folder / f"{name}.log"
     kept = {key: os.environ[key] for key in _KEPT_FROM_OUR_ENVIRONMENT if key in os.environ}
     with log.open("wb") as sink:
@@ -323,12 +326,12 @@ def _child(
 
 
 def _our_path() -> str:
-    """Return where we ourselves are imported from, as seen from any working directory."""
+    """Return this process's import path, valid in any working directory."""
     return os.pathsep.join(str(Path(entry).resolve()) for entry in sys.path)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """TERM, and KILL for one that does not heed it. Whatever interrupts the wait, the leash is let go."""
+    """End a child by SIGTERM, or by SIGKILL after `END_SECONDS`. Even an interrupted wait releases the leash."""
     try:
         process.terminate()
         process.wait(timeout=END_SECONDS)
@@ -340,13 +343,13 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             process.stdin.close()
 
 
-def _ready(child: _Child, look: Callable[[], T | None]) -> T:
-    """Return what `look` sees, as soon as it sees something; StackError where the child exits, or takes too long."""
+def _ready(child: _Child, poll: Callable[[], T | None]) -> T:
+    """Poll until there is a result, and return it. Raises `StackError` where the child exits, or takes too long."""
     deadline = time.monotonic() + START_SECONDS
     while True:
-        seen = look()
-        if seen is not None:
-            return seen
+        result = poll()
+        if result is not None:
+            return result
         try:
             status = child.process.wait(timeout=POLL_SECONDS)
         except subprocess.TimeoutExpired:
@@ -361,7 +364,7 @@ def _obituary(child: _Child, what: str) -> str:
 
 
 def _run_leashed(module: str, args: Sequence[str]) -> None:
-    """Become `module`, with the signals as a fresh shell would have them, and end when the parent is gone.
+    """Become `module`, with the signal handlers of a fresh shell, and end when the parent is gone.
 
     A parent started in the background of a script ignores SIGINT, and its children would inherit that.
     """
@@ -374,7 +377,7 @@ def _run_leashed(module: str, args: Sequence[str]) -> None:
 
 
 def _follow_parent() -> None:
-    while os.read(0, 1):  # nothing is ever written: this returns at the end of the pipe
+    while os.read(0, 1):  # the parent never writes: this returns at the end of the pipe
         pass
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(END_SECONDS)

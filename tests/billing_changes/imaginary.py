@@ -24,7 +24,7 @@ from metering_dagster.billing_changes.rules.cells import (
 from metering_dagster.billing_changes.rules.cursor import PollCursor
 from metering_dagster.billing_changes.rules.reconcile import Days, MaterializedReading
 from metering_dagster.billing_changes.rules.watermark import PollRules, PollTooSlowError
-from metering_dagster.billing_changes.services.poll import Ask, Looked, look
+from metering_dagster.billing_changes.services.poll import DueDay, PollResult, poll
 
 START = datetime(2026, 9, 20, 10, tzinfo=UTC)
 TODAY = START.date()
@@ -158,9 +158,9 @@ class Watcher:
         assert memory is not None, said
         return memory
 
-    def look(self) -> Looked:
+    def look(self) -> PollResult:
         memory, _ = remembered.read(self.cursor)
-        looked = look(
+        looked = poll(
             self.database.reading(),
             memory,
             self.rules,
@@ -168,13 +168,13 @@ class Watcher:
             under_way=self.under_way,
             partitions=replace(self.partitions, last=min(self.partitions.last, self.database.now.date())),
         )
-        self.cursor = remembered.write(looked.memory)
-        assert remembered.read(self.cursor) == (looked.memory, ""), "a cursor brings back what was remembered"
+        self.cursor = remembered.write(looked.cursor)
+        assert remembered.read(self.cursor) == (looked.cursor, ""), "a cursor brings back what was remembered"
         return looked
 
     def asks(self) -> list[date]:
         """The days that a look asks for; nothing becomes of them."""
-        return [ask.day for ask in self.look().asked]
+        return [ask.day for ask in self.look().due_days]
 
     def run(self, *days: date) -> None:
         """Materialize these days as they are now."""
@@ -190,15 +190,15 @@ class Watcher:
         ran: list[date] = []
         for _ in range(200):
             looked = self.look()
-            if not looked.waiting and not looked.memory.narrowed:
+            if not looked.waiting and not looked.cursor.narrowed:
                 return ran
             self.database.passes(seconds=1)
-            self.run(*(ask.day for ask in looked.asked))
-            ran += [ask.day for ask in looked.asked]
+            self.run(*(ask.day for ask in looked.due_days))
+            ran += [ask.day for ask in looked.due_days]
             self.database.passes(minutes=1)
         raise AssertionError(f"{self.look().waiting} are never done with")
 
 
-def words(asked: Iterable[Ask]) -> dict[date, str]:
+def words(asked: Iterable[DueDay]) -> dict[date, str]:
     """Why each day was asked for."""
     return {ask.day: ask.why for ask in asked}

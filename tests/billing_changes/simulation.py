@@ -25,7 +25,7 @@ from metering_dagster.billing_changes.rules.cells import cells_of
 from metering_dagster.billing_changes.rules.day_diff import report
 from metering_dagster.billing_changes.rules.reconcile import Days, MaterializedReading
 from metering_dagster.billing_changes.rules.watermark import PollRules
-from metering_dagster.billing_changes.services.poll import Looked, look
+from metering_dagster.billing_changes.services.poll import PollResult, poll
 from metering_dagster.billing_changes.stores.database import Database
 from tests.billing_changes.conftest import filled_by_hand, fresh_database
 from tests.billing_changes.filling import BillingTables
@@ -117,21 +117,21 @@ class Sensor:
     cursor: str | None = None
     promises: list[Promise] = field(default_factory=list)
 
-    def look(self, *, mishaps: bool) -> Looked:
+    def look(self, *, mishaps: bool) -> PollResult:
         """Look once, and begin the runs that are asked for. `mishaps`: at times a cursor is lost, or a tick's answer
         is after its runs began."""
         memory, _ = remembered.read(self.cursor)
         under_way = self.runs.under_way()
         with self.runs.database.reading() as reading:
             partitions = Days(self.days[-1] - timedelta(days=60), reading.now.date())
-            looked = look(reading, memory, self.rules, reported=self.runs.reported, under_way=under_way,
+            looked = poll(reading, memory, self.rules, reported=self.runs.reported, under_way=under_way,
                           partitions=partitions)  # fmt: skip
         if looked.complete_until is not None:
             self.promises.append(Promise(looked.complete_until, self.runs.counts()))
-        for ask in looked.asked:
+        for ask in looked.due_days:
             self.runs.ask(ask.day, ask.run_key)
         if not mishaps or self.rng.random() > 0.03:
-            self.cursor = remembered.write(looked.memory)
+            self.cursor = remembered.write(looked.cursor)
         if mishaps and self.rules is not STAMPS_ALONE and self.rng.random() < 0.01:
             self.cursor = None
         time.sleep(self.rng.uniform(0.01, 0.05))
@@ -144,15 +144,15 @@ class Sensor:
         deadline = time.monotonic() + PATIENCE_SECONDS
         while time.monotonic() < deadline:
             looked = self.look(mishaps=False)
-            if not looked.waiting and not looked.memory.pending and self._is_compared(looked, begun):
+            if not looked.waiting and not looked.cursor.pending and self._is_compared(looked, begun):
                 return True
         return False
 
-    def _is_compared(self, looked: Looked, begun: datetime) -> bool:
-        compared = [looked.memory.compared.get(day) for day in Days(looked.first_day, looked.memory.looked.date())]
+    def _is_compared(self, looked: PollResult, begun: datetime) -> bool:
+        compared = [looked.cursor.compared.get(day) for day in Days(looked.first_day, looked.cursor.polled_at.date())]
         if self.rules is STAMPS_ALONE:
             return None not in compared
-        return not looked.memory.suspects and all(at is not None and at >= begun for at in compared)
+        return not looked.cursor.suspects and all(at is not None and at >= begun for at in compared)
 
 
 def simulate(seed: int, tables: BillingTables) -> list[str]:

@@ -75,11 +75,11 @@ def test_the_first_look_asks_for_every_day_with_rows_and_the_next_for_none(watch
     assert [one.partition_key for one in asked] == [DAY.isoformat()]
     assert asked[0].tags["metering/lane"] == "billing"
     watch.run(*asked)
-    assert watch.metadata(DAY)["why"] == "first look"
+    assert watch.metadata(DAY)["why"] == "first poll"
     answer = watch.answer()
     assert isinstance(answer, dg.SensorResult)
     assert not answer.run_requests
-    assert "Nothing has moved" in str(answer.skip_reason.skip_message)
+    assert "Every changed day is materialized" in str(answer.skip_reason.skip_message)
 
 
 @pytest.mark.case("reingested_twice")
@@ -142,8 +142,8 @@ def test_a_run_that_is_under_way_is_waited_for(watch):
 def _long_ago(remembered: cursor.PollCursor) -> cursor.PollCursor:
     """As if it had been asked for an hour earlier."""
     hour = timedelta(hours=1)
-    pending = {day: replace(one, asked=one.asked - hour, moved=one.moved - hour, since=one.since - hour)
-               for day, one in remembered.pending.items()}  # fmt: skip
+    pending = {day: replace(one, requested_at=one.requested_at - hour, changed_at=one.changed_at - hour,
+                            since=one.since - hour) for day, one in remembered.pending.items()}  # fmt: skip
     return replace(remembered, pending=pending)
 
 

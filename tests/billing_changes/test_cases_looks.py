@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import create_engine
 
 from metering_dagster.billing_changes.rules.cells import Signal
-from metering_dagster.billing_changes.rules.pending_day import Why
+from metering_dagster.billing_changes.rules.pending_day import DueReason
 from metering_dagster.billing_changes.rules.watermark import PollRules
 from metering_dagster.core.errors import DatabaseAwayError
 from tests.billing_changes.filling import BillingTables, resource_group, tenant
@@ -67,7 +67,7 @@ def test_what_is_committed_after_a_look_is_asked_for_by_a_later_one(billing_mari
         assert watching.asks() == []
         assert watching.memory.marks[Signal.DAILY] == NOON + 2 * SECOND, "past the stamp that is still to come"
         open_one.commit()
-    assert watching.settle() == {DAY: Why.INGESTED}
+    assert watching.settle() == {DAY: DueReason.INGESTED}
     assert watching.amounts(DAY)["t1"] == 7
 
 
@@ -82,7 +82,7 @@ def test_what_is_committed_in_the_midst_of_a_look_is_asked_for_by_the_next(billi
         watching.midway = open_one.commit
         assert watching.look().waiting == []
     watching.midway = lambda: None
-    assert watching.settle() == {DAY: Why.INGESTED}
+    assert watching.settle() == {DAY: DueReason.INGESTED}
 
 
 @pytest.mark.services
@@ -99,7 +99,7 @@ def test_what_is_committed_later_than_the_overlap_is_found_by_comparing(billing_
         open_one.commit()
     assert watching.watch(hours=2) == {}
     watching.rules = DAILY_COMPARISON
-    assert watching.watch(days=1) == {DAY: Why.DIFFERS}
+    assert watching.watch(days=1) == {DAY: DueReason.DIFFERS}
     assert watching.amounts(DAY)["rg:rg"] == 10
 
 
@@ -113,12 +113,12 @@ def test_what_is_committed_later_than_the_overlap_and_is_the_newest_is_found_wit
         assert watching.watch(hours=2) == {}
         assert watching.now is not None
         billing_mariadb.daily("t2", OTHER_DAY, watching.now)
-        assert watching.watch(hours=1) == {OTHER_DAY: Why.INGESTED}
+        assert watching.watch(hours=1) == {OTHER_DAY: DueReason.INGESTED}
         assert watching.memory.starts[Signal.DAILY] > NOON + SECOND
         open_one.commit()
     assert watching.watch(hours=2) == {}
     watching.rules = HOURLY_SUMS
-    assert watching.watch(hours=1) == {DAY: Why.DIFFERS}
+    assert watching.watch(hours=1) == {DAY: DueReason.DIFFERS}
 
 
 # --- stamps ---
@@ -171,7 +171,7 @@ def test_the_second_stamp_of_one_second_is_found_after_the_mark_is_at_the_first(
     watching.now = NOON + SECOND
     watching.settle()
     watching.tables.fact("t1", DAY, NOON + timedelta(microseconds=726_846), service="disk")
-    assert watching.settle() == {DAY: Why.INGESTED}
+    assert watching.settle() == {DAY: DueReason.INGESTED}
     assert watching.memory.marks[Signal.FACTS] == NOON + timedelta(microseconds=726_846)
 
 
@@ -223,7 +223,7 @@ def test_a_row_without_a_stamp_is_found_by_comparing(watching):
     watching.tables.fact("t1", DAY, None, 5, service="disk")
     assert watching.watch(hours=1) == {}, "neither stamps nor the newest of them tell"
     watching.rules = DAILY_COMPARISON
-    assert watching.watch(days=1) == {DAY: Why.DIFFERS}
+    assert watching.watch(days=1) == {DAY: DueReason.DIFFERS}
     assert watching.amounts(DAY)["rg:rg"] == 6
 
 
@@ -238,8 +238,8 @@ def test_a_day_ingested_again_after_an_hour_is_asked_for_twice(watching):
         watching.tables.daily("t1", DAY, watching.now)
         watching.look()
         watching.passes(minutes=3)
-        (ask,) = watching.look().asked
-        assert (ask.day, ask.why) == (DAY, Why.INGESTED)
+        (ask,) = watching.look().due_days
+        assert (ask.day, ask.why) == (DAY, DueReason.INGESTED)
         keys.append(ask.run_key)
         watching.run(DAY)
         assert watching.settle() == {}
@@ -272,7 +272,7 @@ def test_a_cell_whose_newest_stamp_is_gone_is_found_within_an_hour(watching):
     watching.rules = HOURLY_SUMS
     watching.tables.run(f"DELETE FROM cmdb_cloud_billing_daily WHERE scope_id = 't2' AND date = '{DAY}'")
     assert watching.settle() == {}, "no stamp tells of it"
-    assert watching.watch(hours=1) == {DAY: Why.DIFFERS}
+    assert watching.watch(hours=1) == {DAY: DueReason.DIFFERS}
     assert set(watching.amounts(DAY)) == {"t1", "rg:rg"}
 
 
@@ -281,7 +281,7 @@ def test_the_last_rows_of_a_day_that_are_gone_are_found_within_an_hour(watching)
     watching.rules = HOURLY_SUMS
     watching.tables.run(*(f"DELETE FROM {table} WHERE date = '{DAY}'"
                           for table in ("cmdb_cloud_billing_daily", "cmdb_cost_facts")))  # fmt: skip
-    assert watching.watch(hours=1) == {DAY: Why.DIFFERS}
+    assert watching.watch(hours=1) == {DAY: DueReason.DIFFERS}
     assert watching.cells[DAY] == []
 
 
@@ -293,7 +293,7 @@ def test_a_fact_that_is_gone_and_was_not_the_newest_is_found_within_a_day(billin
     billing.run("DELETE FROM cmdb_cost_facts WHERE service = 'disk'")
     assert watching.watch(hours=1) == {}, "neither stamps nor the newest of them tell"
     watching.rules = DAILY_COMPARISON
-    assert watching.watch(days=1) == {DAY: Why.DIFFERS}
+    assert watching.watch(days=1) == {DAY: DueReason.DIFFERS}
 
 
 # --- the server ---
@@ -306,7 +306,7 @@ def test_a_connection_that_is_killed_between_two_looks_is_replaced(billing_maria
     billing_mariadb.daily("t1", DAY, NOON)
     billing_mariadb.engine.dispose()
     assert billing_mariadb.kill_sessions() == 1
-    assert watching.settle() == {DAY: Why.INGESTED}
+    assert watching.settle() == {DAY: DueReason.INGESTED}
 
 
 @pytest.mark.services
@@ -321,7 +321,7 @@ def test_a_connection_that_is_killed_in_the_midst_of_a_look_leaves_the_cursor(bi
         watching.look()
     assert watching.cursor == before
     watching.midway = lambda: None
-    assert watching.settle() == {DAY: Why.INGESTED}
+    assert watching.settle() == {DAY: DueReason.INGESTED}
 
 
 @pytest.mark.services
@@ -360,7 +360,7 @@ def test_without_subscriptions_nothing_is_asked_for_until_there_is_one(billing):
     billing.daily("t1", DAY, NOON)
     watching = Watching(billing)
     looked = watching.look()
-    assert (looked.asked, looked.waiting) == ([], [])
+    assert (looked.due_days, looked.waiting) == ([], [])
     assert any("No subscription is enabled" in note for note in looked.notes)
     watching.passes(minutes=5)
     assert watching.settle() == {}
@@ -380,5 +380,5 @@ def test_with_one_kind_of_subscription_the_days_of_that_kind_are_asked_for(billi
     assert watching.now is not None
     billing.daily("t1", DAY, watching.now)
     billing.fact("t9", OTHER_DAY, watching.now)
-    assert watching.settle() == {expected: Why.INGESTED}
+    assert watching.settle() == {expected: DueReason.INGESTED}
     assert [cell.subscription for cell in watching.cells[expected]] == [one]

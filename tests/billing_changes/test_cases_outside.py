@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from metering_dagster.billing_changes import feed
 from metering_dagster.billing_changes.defs import checks
 from metering_dagster.billing_changes.rules import cursor
-from metering_dagster.billing_changes.rules.cells import Oddity, Signal, cells_of
-from metering_dagster.billing_changes.rules.pending_day import Why
+from metering_dagster.billing_changes.rules.cells import Signal, StampFault, cells_of
+from metering_dagster.billing_changes.rules.pending_day import DueReason
 from metering_dagster.billing_changes.rules.reconcile import Days
 from metering_dagster.billing_changes.rules.watermark import PollRules, PollTooSlowError
 from metering_dagster.billing_changes.stores.database import Database
@@ -26,12 +26,12 @@ from tests.billing_changes.watching import DAY, NOON, OTHER_DAY, STAMPS_ALONE, W
 HOUR, MINUTE, SECOND = timedelta(hours=1), timedelta(minutes=1), timedelta(seconds=1)
 ZERO = "0000-00-00 00:00:00"
 SENTINELS = {
-    "9999-12-31 23:59:59": Oddity.AHEAD,
-    "9000-01-01 00:00:00": Oddity.AHEAD,
-    "1969-12-31 23:00:00": Oddity.EARLY,
-    "1000-01-01 00:00:00": Oddity.EARLY,
-    "1970-01-01 00:00:01": Oddity.EARLY,
-    ZERO: Oddity.MISSING,
+    "9999-12-31 23:59:59": StampFault.AHEAD,
+    "9000-01-01 00:00:00": StampFault.AHEAD,
+    "1969-12-31 23:00:00": StampFault.EARLY,
+    "1000-01-01 00:00:00": StampFault.EARLY,
+    "1970-01-01 00:00:01": StampFault.EARLY,
+    ZERO: StampFault.MISSING,
 }
 TABLES = {"cmdb_cloud_billing_daily": "fetched_at", "cmdb_cost_facts": "updated_at"}
 
@@ -91,7 +91,7 @@ def test_odd_stamps_are_named_by_the_check_and_for_a_pull_by_hand(billing, tmp_p
         billing.daily(f"odd{number}", day, now)
         stamp_oddly(billing, f"odd{number}", stamp)
     with billing.database().reading() as reading:
-        odd = reading.odd_stamps(day)
+        odd = reading.invalid_stamps(day)
         told = checks.stamps_are_sound(odd)
     assert (odd.unstamped, odd.early, odd.future) == (1, 3, 2)
     assert not told.passed
@@ -134,7 +134,7 @@ def test_a_zero_stamp_is_no_stamp_in_every_place_that_looks(billing):
             claims = reading.claims()
             cells = cells_of(reading.pieces_of([DAY], claims, amounts=True), claims)
             found.append((
-                cells, reading.checksums(DAY), reading.odd_stamps(DAY), reading.odd_days(DAY, NOON),
+                cells, reading.checksums(DAY), reading.invalid_stamps(DAY), reading.days_with_invalid_stamps(DAY, NOON),
                 reading.pieces_since(dict.fromkeys(Signal, datetime(1, 1, 1, tzinfo=UTC)), DAY),
             ))  # fmt: skip
         watching = Watching(billing, NOON + HOUR)
@@ -199,7 +199,7 @@ def test_every_state_that_looks_come_to_is_written_to_a_cursor_that_is_read(cloc
                 looked = watcher.look()  # asserts that the cursor brings back what was remembered
             except PollTooSlowError:
                 continue  # it cannot be narrower: the tick fails, the cursor stays
-            watcher.run(*[ask.day for ask in looked.asked][: number + 1])
+            watcher.run(*[ask.day for ask in looked.due_days][: number + 1])
 
 
 @pytest.mark.case("cursor_reads_what_it_wrote")
@@ -293,20 +293,20 @@ def test_a_poll_that_times_out_becomes_narrower_until_all_is_read(billing_mariad
     watching.now = NOON + rows * apart
     looked = watching.look()
     assert "took longer than a statement may" in " ".join(looked.notes)
-    assert looked.asked == []
-    assert looked.complete_until == NOON - watching.rules.overlap + (looked.memory.looked - NOON)
+    assert looked.due_days == []
+    assert looked.complete_until == NOON - watching.rules.overlap + (looked.cursor.polled_at - NOON)
     spans = [watching.memory.narrowed[Signal.FACTS].span]
     ran: dict[date, datetime] = {}
     while Signal.FACTS in watching.memory.narrowed:
         assert len(spans) < MOST_LOOKS
         watching.passes(minutes=5)
         looked = watching.look()
-        spans += [one.span for one in looked.memory.narrowed.values()]
-        for day in (ask.day for ask in looked.asked):
+        spans += [one.span for one in looked.cursor.narrowed.values()]
+        for day in (ask.day for ask in looked.due_days):
             ran[day] = watching.now
     assert spans[1] != spans[0]
     watching.passes(minutes=3)
-    ran |= dict.fromkeys((ask.day for ask in watching.look().asked), watching.now)
+    ran |= dict.fromkeys((ask.day for ask in watching.look().due_days), watching.now)
     assert set(ran) == set(days), "nothing is skipped"
     assert watching.memory.marks[Signal.FACTS] >= NOON + (rows - 1) * apart, "the mark has moved on"
 
@@ -346,9 +346,9 @@ def test_pieces_skip_nothing_and_the_table_is_whole_again_afterwards(apart):
     database.most = 12
     before = watcher.memory
     looked = watcher.look()
-    assert (looked.asked, looked.memory.marks, looked.memory.looked) == ([], before.marks, before.looked)
-    assert set(looked.memory.narrowed) <= set(Signal)
-    assert looked.memory.narrowed
+    assert (looked.due_days, looked.cursor.marks, looked.cursor.polled_at) == ([], before.marks, before.polled_at)
+    assert set(looked.cursor.narrowed) <= set(Signal)
+    assert looked.cursor.narrowed
     assert set(watcher.settle()) == set(days)
     assert all(mark >= START + 29 * apart for mark in watcher.memory.marks.values())
     assert watcher.memory.narrowed == {}
@@ -387,7 +387,7 @@ def test_a_writer_eight_hours_ahead_is_named_and_one_five_hours_behind_is_told_o
     billing.daily("behind", day, now - 5 * HOUR)
     billing.daily("utc", day, now)
     with billing.database().reading() as reading:
-        told = checks.stamps_are_sound(reading.odd_stamps(day))
+        told = checks.stamps_are_sound(reading.invalid_stamps(day))
     assert not told.passed
     assert "tenant ahead" in str(told.description)
     assert "behind" not in str(told.description)
@@ -405,7 +405,7 @@ def test_what_a_writer_behind_hides_from_stamps_is_found_by_comparing(billing):
     watching.settle()
     watching.passes(hours=3)
     billing.daily("behind", DAY, watching.now - 5 * HOUR, 7)
-    assert watching.watch(hours=1, minutes=30) == {DAY: Why.DIFFERS}
+    assert watching.watch(hours=1, minutes=30) == {DAY: DueReason.DIFFERS}
     assert watching.amounts(DAY)["behind"] == 7
 
 
@@ -422,11 +422,11 @@ def test_rows_that_reach_the_replica_70_minutes_late_are_found_by_comparing_and_
         watching.passes(minutes=5)
         billing.daily("t1", OTHER_DAY, watching.now)
         looked = watching.look()
-        watching.run(*(ask.day for ask in looked.asked))
+        watching.run(*(ask.day for ask in looked.due_days))
         assert looked.complete_until is not None
         assert looked.complete_until <= watching.now - watching.rules.overlap
     assert watching.memory.starts[Signal.DAILY] > stamped, "stamps alone would not tell"
     billing.daily("late", DAY, stamped, 7)
     found = watching.watch(hours=1, minutes=30)
-    assert found[DAY] == Why.DIFFERS
+    assert found[DAY] == DueReason.DIFFERS
     assert watching.amounts(DAY)["late"] == 7

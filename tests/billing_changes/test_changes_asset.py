@@ -143,7 +143,7 @@ def test_a_day_older_than_the_horizon_is_materialized_by_hand(runs: Runs):
     assert [row.amount for row in runs.files.read(OLD_DAY).report.rows] == [5]
     shown = metadata_of(result)
     assert shown["why"] == "by hand"
-    assert f"what happens to {OLD_DAY} from now on: it is older than the horizon" in shown["does_not_detect"]
+    assert f"later changes of {OLD_DAY}: it is older than the horizon" in shown["does_not_detect"]
 
 
 @pytest.mark.case("horizon")
@@ -299,11 +299,11 @@ class TestChecks:
         assert f"tenant t1: 1 rows up to {ahead:%Y-%m-%dT%H:%M:%S.%fZ}" in check.metadata["examples"].value
 
     def test_a_gap_is_told_in_the_sensors_words(self, sqlite_runs: Runs):
-        words = "Nobody looked from 10:00 to 12:30, longer than the overlap of 60 min."
-        result = sqlite_runs.run(DAY, gap=words, why="first look")
+        words = "The sensor did not poll from 10:00 to 12:30, longer than the overlap of 60 min."
+        result = sqlite_runs.run(DAY, gap=words, why="first poll")
         check = checks_of(result)["no_gap"]
         assert (check.passed, check.description) == (False, words)
-        assert metadata_of(result)["why"] == "first look"
+        assert metadata_of(result)["why"] == "first poll"
 
 
 class TestRivals:
@@ -351,7 +351,7 @@ class TestFailures:
         path = Path(sqlite_runs.files.uri_of(DAY))
         path.write_bytes(b"damaged")
         result = sqlite_runs.run(DAY)
-        assert f"{path} is not as this project wrote it" in failure_of(result)
+        assert f"{path} is damaged, or not a file of this project" in failure_of(result)
         assert "STEP_UP_FOR_RETRY" not in [event.event_type_value for event in result.all_events]
         path.unlink()
         assert sqlite_runs.run(DAY).success

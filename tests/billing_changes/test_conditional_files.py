@@ -189,7 +189,7 @@ def test_a_file_system_of_whole_seconds_tells_generations_apart(tmp_path: Path, 
 
 def test_a_folder_that_cannot_be_made_is_told_with_its_setting(tmp_path: Path):
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(UnreachableError, match=r"BILLING_CHANGES_URI.*Mend the place") as caught:
+    with pytest.raises(UnreachableError, match=r"BILLING_CHANGES_URI.*Check that it exists") as caught:
         Folder(tmp_path / "file" / "changes").replace(NAME, b"one", None)
     assert caught.value.retryable
 
@@ -203,7 +203,7 @@ def test_a_folder_in_the_place_of_a_file_is_told(tmp_path: Path):
 def test_a_bucket_that_is_not_there_is_told_and_not_tried_again(emulator: LocalStack):
     place = Bucket(s3_of(emulator), "s3://no-such-bucket/prefix")
     for use in (lambda: place.read(NAME), lambda: place.replace(NAME, b"", None), lambda: place.generations("day=*/c")):
-        with pytest.raises(CallerError, match=r"s3://no-such-bucket/prefix.*Name a bucket that is there"):
+        with pytest.raises(CallerError, match=r"s3://no-such-bucket/prefix.*Name an existing bucket"):
             use()
 
 
@@ -241,7 +241,7 @@ def test_a_refusal_of_the_look_after_a_lost_race_is_told_as_what_it_is(bucket: B
         return AWSResponse(request.url, status, {}, SimpleNamespace(stream=lambda: iter([body])))
 
     bucket.client.meta.events.register("before-send.s3.GetObject", refuse)
-    with pytest.raises(error, match=rf"{code}.*unless this was a write whose answer was lost"):
+    with pytest.raises(error, match=rf"{code}.*unless this was a write whose response was lost"):
         bucket.replace(NAME, b"ours", None)
 
 

@@ -17,9 +17,9 @@ from metering_dagster.billing_changes.rules.consumer_offsets import (
     Offer,
     checked_name,
     checked_token,
-    content_of,
     offer_of,
-    standing_of,
+    offset_content,
+    read_offset,
 )
 from metering_dagster.billing_changes.rules.consumer_response import ReportedDays, answer_for
 from metering_dagster.billing_changes.rules.day_diff import DayReport, report
@@ -54,11 +54,11 @@ def refusal(attempt: Callable[[], object]) -> str | None:
     return None
 
 
-def taking(standing: ConsumerOffset, *reports: tuple[str, DayReport]) -> tuple[list[str], ConsumerOffset]:
-    """What is new of these reports, each with its generation, and the standing once that is acknowledged."""
-    offer = offer_of(standing.name, reports, BEAT.complete_until)
-    rows = [row.cell.subscription.id for _, one in reports for row in standing.new_of(one)]
-    return rows, standing.offered(offer).acknowledging(offer.token)
+def taking(offset: ConsumerOffset, *reports: tuple[str, DayReport]) -> tuple[list[str], ConsumerOffset]:
+    """What is new of these reports, each with its generation, and the offset once that is acknowledged."""
+    offer = offer_of(offset.name, reports, BEAT.complete_until)
+    rows = [row.cell.subscription.id for _, one in reports for row in offset.new_of(one)]
+    return rows, offset.offered(offer).acknowledging(offer.token)
 
 
 def test_a_consumer_that_is_new_is_given_everything():
@@ -67,50 +67,50 @@ def test_a_consumer_that_is_new_is_given_everything():
 
 def test_after_an_acknowledgement_only_what_moved_since_is_new():
     first = a_report({1: 1, 2: 1})
-    _, standing = taking(ConsumerOffset("w"), ("a", first))
+    _, offset = taking(ConsumerOffset("w"), ("a", first))
     second = a_report({1: 1, 2: 2}, NOON + MINUTE, first)
-    assert taking(standing, ("b", second))[0] == ["t2"]
+    assert taking(offset, ("b", second))[0] == ["t2"]
 
 
 def test_a_run_that_found_nothing_new_gives_nothing_new():
     first = a_report({1: 1})
-    _, standing = taking(ConsumerOffset("w"), ("a", first))
-    assert taking(standing, ("b", a_report({1: 1}, NOON + MINUTE, first)))[0] == []
+    _, offset = taking(ConsumerOffset("w"), ("a", first))
+    assert taking(offset, ("b", a_report({1: 1}, NOON + MINUTE, first)))[0] == []
 
 
 def test_without_an_acknowledgement_the_same_comes_again_under_the_same_token():
     offer = offer_of("w", [("a", a_report({1: 1}))], None)
-    standing = ConsumerOffset("w").offered(offer)
-    assert standing.new_of(a_report({1: 1}))
+    offset = ConsumerOffset("w").offered(offer)
+    assert offset.new_of(a_report({1: 1}))
     assert offer_of("w", [("a", a_report({1: 1}))], None).token == offer.token
-    assert standing.offered(offer) is standing
+    assert offset.offered(offer) is offset
 
 
 @pytest.mark.case("deleted_cell")
 def test_a_cell_that_vanished_is_new_once():
     first = a_report({1: 1, 2: 1})
-    _, standing = taking(ConsumerOffset("w"), ("a", first))
+    _, offset = taking(ConsumerOffset("w"), ("a", first))
     gone = a_report({1: 1}, NOON + MINUTE, first)
-    rows, standing = taking(standing, ("b", gone))
+    rows, offset = taking(offset, ("b", gone))
     assert rows == ["t2"]
-    assert taking(standing, ("c", a_report({1: 1}, NOON + 2 * MINUTE, gone)))[0] == []
+    assert taking(offset, ("c", a_report({1: 1}, NOON + 2 * MINUTE, gone)))[0] == []
 
 
 def test_a_day_that_was_empty_gives_what_comes_later():
     empty = a_report({})
-    rows, standing = taking(ConsumerOffset("w"), ("a", empty))
+    rows, offset = taking(ConsumerOffset("w"), ("a", empty))
     assert rows == []
-    assert standing.has_taken(DAY, "a")
-    assert taking(standing, ("b", a_report({1: 1}, NOON, empty)))[0] == ["t1"]
+    assert offset.has_taken(DAY, "a")
+    assert taking(offset, ("b", a_report({1: 1}, NOON, empty)))[0] == ["t1"]
 
 
 def test_an_acknowledgement_of_an_older_offer_moves_no_mark_back():
     first = a_report({1: 1})
     second = a_report({1: 2}, NOON + MINUTE, first)
     older, newer = offer_of("w", [("a", first)], NOON), offer_of("w", [("b", second)], NOON + MINUTE)
-    standing = ConsumerOffset("w").offered(older).offered(newer).acknowledging(newer.token)
-    after = standing.acknowledging(older.token)
-    assert after.marks[DAY].reported_at == standing.marks[DAY].reported_at
+    offset = ConsumerOffset("w").offered(older).offered(newer).acknowledging(newer.token)
+    after = offset.acknowledging(older.token)
+    assert after.marks[DAY].reported_at == offset.marks[DAY].reported_at
     assert after.complete_until == NOON + MINUTE
     assert after.new_of(second) == []
 
@@ -125,32 +125,32 @@ def test_a_token_that_was_never_offered_is_refused():
     foreign = offer_of("other", [("a", a_report({1: 1}))], NOON)
     own = offer_of("w", [("a", a_report({1: 1}))], NOON)
     assert foreign.token != own.token
-    with pytest.raises(FeedRefusedError, match="was never offered anything under the token"):
+    with pytest.raises(FeedRefusedError, match="it was never offered"):
         ConsumerOffset("w").offered(own).acknowledging(foreign.token)
 
 
 def test_the_newest_offers_are_kept():
-    standing = ConsumerOffset("w")
+    offset = ConsumerOffset("w")
     offers = [offer_of("w", [(f"{n}", a_report({1: n}))], NOON) for n in range(KEPT + 1)]
     for offer in offers:
-        standing = standing.offered(offer)
-    assert standing.offers == tuple(offers[1:])
+        offset = offset.offered(offer)
+    assert offset.offers == tuple(offers[1:])
     with pytest.raises(FeedRefusedError, match="20 offers ago"):
-        standing.acknowledging(offers[0].token)
+        offset.acknowledging(offers[0].token)
 
 
 def test_files_that_were_lost_and_made_anew_give_everything_again():
-    _, standing = taking(ConsumerOffset("w"), ("a", a_report({1: 1, 2: 1})))
-    assert taking(standing, ("z", a_report({1: 1, 2: 1}, NOON + MINUTE)))[0] == ["t1", "t2"]
+    _, offset = taking(ConsumerOffset("w"), ("a", a_report({1: 1, 2: 1})))
+    assert taking(offset, ("z", a_report({1: 1, 2: 1}, NOON + MINUTE)))[0] == ["t1", "t2"]
 
 
 def test_files_made_anew_while_the_databases_clock_stands_behind_give_everything_again():
-    _, standing = taking(ConsumerOffset("w"), ("a", a_report({1: 1, 2: 1})))
+    _, offset = taking(ConsumerOffset("w"), ("a", a_report({1: 1, 2: 1})))
     anew = a_report({1: 1, 2: 1}, NOON - MINUTE)
-    rows, standing = taking(standing, ("z", anew))
+    rows, offset = taking(offset, ("z", anew))
     assert rows == ["t1", "t2"]
-    assert standing.has_taken(DAY, "z")
-    assert standing.marks[DAY].reported_at == NOON, "the mark has not moved back"
+    assert offset.has_taken(DAY, "z")
+    assert offset.marks[DAY].reported_at == NOON, "the mark has not moved back"
 
 
 STEPS = st.lists(
@@ -171,14 +171,14 @@ def test_whatever_comes_in_whatever_order_nothing_that_moved_is_left_out(steps):
     reports hold.
     """
     files: dict[date, tuple[str, DayReport]] = {}
-    standing, at = ConsumerOffset("w"), NOON
+    offset, at = ConsumerOffset("w"), NOON
     answers: list[tuple[str, dict[tuple[date, str], datetime]]] = []
     held: dict[tuple[date, str], datetime] = {}
     """The state of each cell that the consumer has taken, by when it was reported."""
 
     def ask() -> tuple[Offer, dict[tuple[date, str], datetime]]:
-        there = [one for day, one in files.items() if not standing.has_taken(day, one[0])]
-        new = {row.key: row.reported_at for _, one in there for row in standing.new_of(one)}
+        there = [one for day, one in files.items() if not offset.has_taken(day, one[0])]
+        new = {row.key: row.reported_at for _, one in there for row in offset.new_of(one)}
         return offer_of("w", there, None), new
 
     def take(new: dict[tuple[date, str], datetime]) -> None:
@@ -193,25 +193,25 @@ def test_whatever_comes_in_whatever_order_nothing_that_moved_is_left_out(steps):
             files[day] = (at.isoformat(), a_report(versions, at, before, day))
         elif step[0] == "ask":
             offer, new = ask()
-            standing = standing.offered(offer)
+            offset = offset.offered(offer)
             answers.append((offer.token, new))
         elif answers:
             token, taken = answers[-1 - step[1] % len(answers)]
-            moved = standing.acknowledging(token)
-            assert all(moved.marks[day].reported_at >= mark.reported_at for day, mark in standing.marks.items())
+            moved = offset.acknowledging(token)
+            assert all(moved.marks[day].reported_at >= mark.reported_at for day, mark in offset.marks.items())
             take(taken)
-            standing = standing_of("w", json.loads(json.dumps(content_of(moved))))
+            offset = read_offset("w", json.loads(json.dumps(offset_content(moved))))
     take(ask()[1])
     assert held == {row.key: row.reported_at for _, one in files.values() for row in one.rows}
 
 
 @given(NAMES)
-def test_a_standing_comes_back_out_of_its_document(name):
+def test_an_offset_comes_back_out_of_its_document(name):
     offer = Offer(name, {DAY: Mark(NOON, "a"), NEXT: Mark(NOON + MINUTE, "b")}, NOON)
-    standing = ConsumerOffset(name).offered(replace(offer, complete_until=None)).acknowledging(offer.token).offered(
+    offset = ConsumerOffset(name).offered(replace(offer, complete_until=None)).acknowledging(offer.token).offered(
         Offer(name, {}, None)
     )  # fmt: skip
-    assert standing_of(name, json.loads(json.dumps(content_of(standing)))) == standing
+    assert read_offset(name, json.loads(json.dumps(offset_content(offset)))) == offset
 
 
 JSON = st.recursive(
@@ -221,19 +221,19 @@ JSON = st.recursive(
 
 
 @given(st.dictionaries(st.sampled_from(["name", "marks", "complete_until", "offers", "acknowledged"]), JSON))
-def test_a_document_that_somebody_else_wrote_is_an_error_in_words_or_a_standing(content):
-    refused = refusal(lambda: standing_of("w", {"version": 1} | content))
+def test_a_document_that_somebody_else_wrote_is_an_error_in_words_or_an_offset(content):
+    refused = refusal(lambda: read_offset("w", {"version": 1} | content))
     assert refused is None or "left as it is" in refused
 
 
 def test_a_document_of_a_newer_version_is_left_alone():
     with pytest.raises(DamagedFileError, match="version 2"):
-        standing_of("w", content_of(ConsumerOffset("w")) | {"version": 2})
+        read_offset("w", offset_content(ConsumerOffset("w")) | {"version": 2})
 
 
 def test_two_spellings_of_a_name_in_one_file_are_told_apart():
-    with pytest.raises(FeedRefusedError, match="cases of names"):
-        standing_of("Warehouse", content_of(ConsumerOffset("warehouse")))
+    with pytest.raises(FeedRefusedError, match="case of names"):
+        read_offset("Warehouse", offset_content(ConsumerOffset("warehouse")))
 
 
 @pytest.mark.parametrize("name", ["warehouse", "a", "A-1_b.c", "-x", "9" * 64])
@@ -245,7 +245,7 @@ def test_names_that_may_be(name):
     "name", ["", ".hidden", "_looked", "..", "a/b", "a b", "a\n", "ä", "x" * 65, "\udc80", "a\x00", None, 7, b"a"]
 )
 def test_names_that_may_not_be_are_refused_in_words(name):
-    with pytest.raises(FeedRefusedError, match="cannot be the name of a consumer"):
+    with pytest.raises(FeedRefusedError, match="is an invalid consumer name"):
         checked_name(name)
 
 
@@ -262,7 +262,7 @@ def test_a_name_is_one_segment_of_a_path_or_refused(name):
 @given(st.text() | st.none() | st.integers())
 def test_a_token_is_twelve_hexadecimal_digits_or_refused(token):
     refused = refusal(lambda: checked_token(token))
-    assert len(token) == 12 if refused is None else "no token" in refused
+    assert len(token) == 12 if refused is None else "invalid token" in refused
 
 
 def answer_of(beat: Heartbeat | None, now: datetime = NOON, lost: tuple[date, ...] = ()):
@@ -276,27 +276,27 @@ def answer_of(beat: Heartbeat | None, now: datetime = NOON, lost: tuple[date, ..
 
 def test_the_answer_to_a_consumer_goes_as_far_as_the_sensor_has_looked():
     meta = answer_of(replace(BEAT, pending=(NEXT,))).meta
-    assert (meta.complete_until, meta.looked_at, meta.pending) == (BEAT.complete_until, BEAT.looked, (NEXT,))
+    assert (meta.complete_until, meta.looked_at, meta.pending) == (BEAT.complete_until, BEAT.polled_at, (NEXT,))
     assert (meta.horizon, meta.first_day) == (32, BEAT.first_day)
     assert any("days that are not materialized yet" in words for words in meta.does_not_detect)
-    assert not any("has not looked" in words for words in meta.does_not_detect)
+    assert not any("has not polled" in words for words in meta.does_not_detect)
 
 
 def test_the_answer_says_that_the_sensor_has_not_looked_for_long():
     meta = answer_of(BEAT, NOON + 11 * MINUTE).meta
-    assert any("has not looked for 11 minutes" in words for words in meta.does_not_detect)
+    assert any("has not polled for 11 minutes" in words for words in meta.does_not_detect)
 
 
 def test_the_answer_says_that_the_sensor_has_never_looked():
     meta = answer_of(None).meta
     assert meta.complete_until is None
-    assert any("has left no word of a look" in words for words in meta.does_not_detect)
+    assert any("has recorded no poll" in words for words in meta.does_not_detect)
 
 
 def test_the_answer_says_that_the_first_look_is_not_materialized_yet():
     meta = answer_of(replace(BEAT, complete_until=None, pending=(DAY,))).meta
     assert meta.complete_until is None
-    assert any("materialized for a first time" in words for words in meta.does_not_detect)
+    assert any("have never been materialized" in words for words in meta.does_not_detect)
 
 
 def test_days_whose_report_is_gone_are_named():

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from metering_dagster.billing_changes.rules.cells import Signal
 from metering_dagster.billing_changes.rules.cursor import PollCursor, PollGap, beginning, read, write
-from metering_dagster.billing_changes.rules.pending_day import PendingDay, Why
+from metering_dagster.billing_changes.rules.pending_day import DueReason, PendingDay
 from metering_dagster.billing_changes.rules.watermark import PollRules
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -18,13 +18,13 @@ instants = st.integers(0, 7_000_000_000_000_000).map(lambda micros: EPOCH + time
 days = st.dates(date(2000, 1, 1), date(2100, 1, 1))
 digests = st.text("0123456789abcdef", min_size=12, max_size=12)
 pendings = st.builds(
-    PendingDay, st.none() | instants, instants, instants, st.none() | instants, st.sampled_from(Why),
+    PendingDay, st.none() | instants, instants, instants, st.none() | instants, st.sampled_from(DueReason),
     st.none() | instants, st.integers(0, 99), st.booleans(),
 )  # fmt: skip
 whole_seconds = st.integers(1, 7_000_000_000).map(lambda second: datetime.fromtimestamp(second, UTC))
 memories = st.builds(
     PollCursor,
-    looked=instants,
+    polled_at=instants,
     claims=st.just("") | digests,
     starts=st.fixed_dictionaries(dict.fromkeys(Signal, instants)),
     marks=st.dictionaries(st.sampled_from(Signal), instants),
@@ -55,7 +55,7 @@ def test_a_cursor_brings_back_what_was_remembered(memory):
 def test_any_other_text_is_a_first_look_that_says_so(text):
     memory, said = read(text)
     assert memory is None
-    assert "cannot be read" in said
+    assert "cannot be understood" in said
 
 
 @whatever_it_takes
@@ -80,13 +80,13 @@ def test_a_cursor_of_another_version_is_a_first_look():
 
 
 def test_no_cursor_is_a_first_look():
-    assert read(None) == (None, "The first look: every day of the horizon that has rows is asked for.")
+    assert read(None) == (None, "First poll: a run is requested for every day of the horizon that has rows.")
 
 
 def test_a_cursor_that_cannot_be_read_says_what_becomes_of_it():
     assert read("no cursor")[1] == (
-        "The sensor's cursor cannot be read, so looking starts anew: every day of the horizon that has rows is asked "
-        "for. Days that have left the horizon since the last look are not."
+        "The sensor's cursor cannot be understood, so polling starts anew: a run is requested for every day of the "
+        "horizon that has rows. Days that left the horizon since the last poll are not requested."
     )
 
 

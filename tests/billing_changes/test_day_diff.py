@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metering_dagster.billing_changes.rules.cells import Cell, Claims, Signal, states_of_days
-from metering_dagster.billing_changes.rules.day_diff import DayReport, moved_money
+from metering_dagster.billing_changes.rules.day_diff import DayReport, money_differences
 from tests.billing_changes.day_reports import DAY, ELEVEN, TEN, TWELVE, a_cell, a_report, a_side, a_subscription, row_of
 
 LATER = TWELVE + timedelta(hours=1)
@@ -137,7 +137,7 @@ def test_moved_money_is_added_up_by_currency_with_and_without_signs():
     cells = [a_cell(subscription=a_subscription(id)) for id in ("a", "b", "c")]
     moved = [a_cell(a_side(ELEVEN, **amounts), subscription=cell.subscription)
              for cell, amounts in zip(cells, ({"EUR": "12.5"}, {"EUR": "-1"}, {"USD": "7"}), strict=True)]  # fmt: skip
-    found = moved_money(a_report(*moved, at=LATER, before=a_report(*cells)).rows)
+    found = money_differences(a_report(*moved, at=LATER, before=a_report(*cells)).rows)
     assert found == {"EUR": (Decimal("-18.5"), Decimal("23.5")), "USD": (7, 7)}
 
 
@@ -147,11 +147,11 @@ def test_a_claim_that_comes_or_goes_moves_no_money_of_a_group_that_others_claim(
     before = a_report(*(a_cell(facts=a_side(), subscription=claims[id]) for id in had))
     now = a_report(a_cell(facts=a_side(), subscription=claims["other"]), at=LATER, before=before)
     assert row_of(now, "old").vanished
-    assert moved_money(now.rows) == {}
+    assert money_differences(now.rows) == {}
 
 
 def test_in_a_first_report_no_money_moved():
-    assert moved_money(a_report(a_cell()).rows) == {}
+    assert money_differences(a_report(a_cell()).rows) == {}
 
 
 def test_rows_are_ordered_by_external_id_then_id():

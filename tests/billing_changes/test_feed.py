@@ -355,7 +355,7 @@ def test_a_token_that_is_unknown_is_refused_and_moves_nothing(reported):
     feed.new_for("w", settings=reported)
     with pytest.raises(FeedRefusedError, match="never offered"):
         feed.acknowledge("w", "0" * 12, settings=reported)
-    with pytest.raises(FeedRefusedError, match="no token"):
+    with pytest.raises(FeedRefusedError, match="invalid token"):
         feed.acknowledge("w", "null", settings=reported)
     assert len(feed.new_for("w", settings=reported).rows) == 1
 
@@ -494,7 +494,8 @@ def test_without_a_place_reports_lie_beside_dagsters_storage(reported, tmp_path,
 
 
 @pytest.mark.parametrize(("home", "words"), [
-    ("", "BILLING_CHANGES_URI"), ("relative", "is no Dagster instance"), ("/there/is/none", "is no Dagster instance"),
+    ("", "BILLING_CHANGES_URI"), ("relative", "no working Dagster instance"),
+    ("/there/is/none", "no working Dagster instance"),
 ])  # fmt: skip
 def test_without_a_place_and_an_instance_both_settings_are_named(monkeypatch, home, words):
     monkeypatch.setenv("DAGSTER_HOME", home)

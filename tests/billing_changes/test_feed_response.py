@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from metering_dagster.billing_changes.rules.cells import (
     Claims,
     Group,
-    Oddity,
     Piece,
     Side,
     Signal,
+    StampFault,
     Subscription,
     TenantScope,
 )
@@ -24,9 +24,9 @@ from metering_dagster.billing_changes.rules.feed_response import (
     FeedResponse,
     Repull,
     answer_since,
-    asked_since,
     day_ranges,
     instant_text,
+    parsed_since,
     record,
 )
 from metering_dagster.core.errors import FeedRefusedError
@@ -54,16 +54,16 @@ def answered(
     *pieces: Piece,
     question: FeedRequest | None = None,
     claims: tuple[Subscription, ...] = (T1, GROUP),
-    odd: dict[Oddity, dict[date, int]] | None = None,
+    odd: dict[StampFault, dict[date, int]] | None = None,
 ) -> FeedResponse:
     return answer_since(question or a_question(), OVERLAP, pieces, Claims(claims), odd or {})
 
 
 @pytest.mark.case("client_zone")
 def test_since_is_taken_in_its_own_zone():
-    assert asked_since("2026-09-01T12:00:00+08:00") == datetime(2026, 9, 1, 4, tzinfo=UTC)
-    assert asked_since("2026-09-01T12:00:00+08:00").tzinfo is UTC
-    assert asked_since(datetime(2026, 9, 1, 12, tzinfo=timezone(timedelta(hours=8)))) == datetime(
+    assert parsed_since("2026-09-01T12:00:00+08:00") == datetime(2026, 9, 1, 4, tzinfo=UTC)
+    assert parsed_since("2026-09-01T12:00:00+08:00").tzinfo is UTC
+    assert parsed_since(datetime(2026, 9, 1, 12, tzinfo=timezone(timedelta(hours=8)))) == datetime(
         2026, 9, 1, 4, tzinfo=UTC
     )
 
@@ -72,25 +72,25 @@ def test_since_is_taken_in_its_own_zone():
     "text", ["2026-09-01T04:00:00Z", " 2026-09-01T04:00:00.000000Z\n", "20260901T040000Z", "2026-09-01 04:00+00:00"]
 )
 def test_since_may_be_spelt_as_iso_8601_allows(text):
-    assert asked_since(text) == datetime(2026, 9, 1, 4, tzinfo=UTC)
+    assert parsed_since(text) == datetime(2026, 9, 1, 4, tzinfo=UTC)
 
 
 def test_since_keeps_its_microseconds():
-    assert asked_since("2026-09-01T04:00:00.148758Z").microsecond == 148758
+    assert parsed_since("2026-09-01T04:00:00.148758Z").microsecond == 148758
 
 
 def test_a_since_that_is_finer_than_a_microsecond_is_taken_earlier():
-    assert asked_since("2026-09-01T04:00:00.1487589Z").microsecond == 148758
+    assert parsed_since("2026-09-01T04:00:00.1487589Z").microsecond == 148758
 
 
 def test_pandas_timestamps_may_be_asked_for():
     import pandas as pd
 
-    assert asked_since(pd.Timestamp("2026-09-01T12:00:00.148758999+08:00")) == datetime(
+    assert parsed_since(pd.Timestamp("2026-09-01T12:00:00.148758999+08:00")) == datetime(
         2026, 9, 1, 4, 0, 0, 148758, tzinfo=UTC
     )
     with pytest.raises(FeedRefusedError, match="zone"):
-        asked_since(pd.NaT)
+        parsed_since(pd.NaT)
 
 
 @pytest.mark.parametrize(
@@ -99,10 +99,10 @@ def test_pandas_timestamps_may_be_asked_for():
         ("2026-09-01T12:00:00", "names no zone"),
         ("2026-09-01", "names no zone"),
         (datetime(2026, 9, 1, 12), "names no zone"),  # noqa: DTZ001
-        ("yesterday", "no ISO-8601 instant"),
-        ("", "no ISO-8601 instant"),
-        ("2026-02-30T00:00:00Z", "no ISO-8601 instant"),
-        ("1756684800", "no ISO-8601 instant"),
+        ("yesterday", "invalid ISO-8601 instant"),
+        ("", "invalid ISO-8601 instant"),
+        ("2026-02-30T00:00:00Z", "invalid ISO-8601 instant"),
+        ("1756684800", "invalid ISO-8601 instant"),
         ("0001-01-01T00:00:00+23:00", "before 1970"),
         ("1969-12-31T23:59:59Z", "before 1970"),
         (1756684800, "not int"),
@@ -112,14 +112,14 @@ def test_pandas_timestamps_may_be_asked_for():
 )
 def test_a_since_that_makes_no_sense_is_refused_in_words(since, words):
     with pytest.raises(FeedRefusedError, match=words):
-        asked_since(since)
+        parsed_since(since)
 
 
 @given(st.text() | st.datetimes(timezones=st.timezones() | st.none()) | st.integers() | st.binary() | st.floats())
 def test_whatever_is_asked_for_is_an_instant_in_utc_or_refused_in_few_words(since):
     instant, refused = None, ""
     try:
-        instant = asked_since(since)
+        instant = parsed_since(since)
     except FeedRefusedError as error:
         refused = str(error)
     assert len(refused) < 400
@@ -128,7 +128,7 @@ def test_whatever_is_asked_for_is_an_instant_in_utc_or_refused_in_few_words(sinc
 
 @given(st.datetimes(min_value=datetime(1971, 1, 1), timezones=st.timezones()))  # noqa: DTZ001
 def test_an_instant_comes_back_as_it_was_written(instant):
-    assert asked_since(instant_text(instant)) == instant.astimezone(UTC)
+    assert parsed_since(instant_text(instant)) == instant.astimezone(UTC)
 
 
 def test_a_since_in_the_future_of_the_databases_clock_is_refused():
@@ -231,7 +231,7 @@ def test_each_day_within_the_horizon_then_or_now_is_read_or_named(since, days):
 
 
 def test_rows_without_a_stamp_are_named_for_a_pull_by_hand():
-    told = answered(odd={Oddity.MISSING: {DAY: 2, DAY + timedelta(days=1): 3, DAY + timedelta(days=4): 1}})
+    told = answered(odd={StampFault.MISSING: {DAY: 2, DAY + timedelta(days=1): 3, DAY + timedelta(days=4): 1}})
     assert [(each.first_day.day, each.last_day.day, each.why[:6]) for each in told.meta.repull_by_hand] == [
         (20, 21, "5 rows"),
         (24, 24, "1 row "),
@@ -240,9 +240,9 @@ def test_rows_without_a_stamp_are_named_for_a_pull_by_hand():
 
 @pytest.mark.case("sentinel_stamps")
 def test_rows_whose_stamps_tell_nothing_are_named_for_a_pull_by_hand_each_with_its_reason():
-    told = answered(odd={Oddity.MISSING: {}, Oddity.EARLY: {DAY: 1}, Oddity.AHEAD: {DAY: 2}})
+    told = answered(odd={StampFault.MISSING: {}, StampFault.EARLY: {DAY: 1}, StampFault.AHEAD: {DAY: 2}})
     assert [each.why.partition(":")[0] for each in told.meta.repull_by_hand] == [
-        "1 row has a stamp before 2000, which is none of an ingest",
+        "1 row has a stamp before 2000, which no ingest writes",
         "2 rows have a stamp far ahead of the database's clock",
     ]
 

@@ -127,7 +127,7 @@ class World:
 
     def looks(self, fate: str) -> None:
         looked = self.watcher.look()
-        asked = [ask.day for ask in looked.asked]
+        asked = [ask.day for ask in looked.due_days]
         assert not {*asked} & {*self.watcher.under_way}, "no run is asked for beside another one of its day"
         until = None if self.longer_than_the_overlap else looked.complete_until
         assert until is None or [one for one in self.unread() if one.stamp < until and self.counts(one)] == [], (

@@ -54,8 +54,8 @@ def steps_of(database: Database, engine: Engine, days: int) -> list[Step]:
         for amounts in (False, True):
             reading.pieces_of([today, first], claims, amounts=amounts)
         reading.checksums(first)
-        reading.odd_stamps(today)
-        reading.odd_days(first, reading.now)
+        reading.invalid_stamps(today)
+        reading.days_with_invalid_stamps(first, reading.now)
         reading.groups_of(today)
         reading.tenants_of(today)
     with engine.connect() as connection:

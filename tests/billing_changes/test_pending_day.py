@@ -6,13 +6,13 @@ from datetime import date, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metering_dagster.billing_changes.rules.pending_day import PendingDay, Why
+from metering_dagster.billing_changes.rules.pending_day import DueReason, PendingDay
 from metering_dagster.billing_changes.rules.watermark import PollRules
 from tests.billing_changes.imaginary import START, TODAY, Imaginary, Watcher, a_tenant, daily
 
 RULES = PollRules()
 MICROSECOND = timedelta(microseconds=1)
-MOVED = PendingDay(first=None, since=START, moved=START, newest=START, why=Why.INGESTED)
+MOVED = PendingDay(first=None, since=START, changed_at=START, newest=START, why=DueReason.INGESTED)
 
 
 def test_a_day_is_due_once_it_is_quiet():
@@ -21,7 +21,7 @@ def test_a_day_is_due_once_it_is_quiet():
 
 
 def test_a_day_that_never_rests_is_due_after_fifteen_minutes():
-    restless = replace(MOVED, moved=START + RULES.at_most)
+    restless = replace(MOVED, changed_at=START + RULES.at_most)
     assert not restless.is_due(START + RULES.at_most - MICROSECOND, RULES)
     assert restless.is_due(START + timedelta(minutes=15), RULES)
 
@@ -30,7 +30,7 @@ def test_a_day_whose_run_comes_to_nothing_is_asked_for_again_with_growing_pauses
     one, now, pauses, keys = MOVED, START + RULES.quiet, [], []
     for _ in range(6):
         keys.append(one.run_key(TODAY))
-        one = one.asking(now, tells_gap=False)
+        one = one.after_request(now, reports_gap=False)
         asked = now
         while not one.is_due(now, RULES):
             now += timedelta(minutes=1)
@@ -40,9 +40,9 @@ def test_a_day_whose_run_comes_to_nothing_is_asked_for_again_with_growing_pauses
 
 
 def test_a_movement_after_it_was_asked_for_has_another_key():
-    again = replace(MOVED, moved=START + timedelta(minutes=1))
-    asked = MOVED.asking(START, tells_gap=False)
-    assert asked.moved_again(again, None, RULES).run_key(TODAY) != MOVED.run_key(TODAY)
+    again = replace(MOVED, changed_at=START + timedelta(minutes=1))
+    asked = MOVED.after_request(START, reports_gap=False)
+    assert asked.changed_again(again, None, RULES).run_key(TODAY) != MOVED.run_key(TODAY)
 
 
 @given(st.timedeltas(timedelta(0), timedelta(hours=3)))
@@ -72,9 +72,9 @@ def test_at_most_a_hundred_days_are_asked_for_in_a_look_and_the_rest_in_the_next
     assert watcher.asks() == []
     database.passes(minutes=3)
     first = watcher.look()
-    assert len(first.asked) == 100
-    assert any("10 days more" in note for note in first.notes)
-    watcher.under_way = [ask.day for ask in first.asked]
+    assert len(first.due_days) == 100
+    assert any("10 more days" in note for note in first.notes)
+    watcher.under_way = [ask.day for ask in first.due_days]
     second: list[date] = watcher.asks()
     assert sorted([*watcher.under_way, *second]) == sorted(days)
 

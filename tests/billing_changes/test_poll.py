@@ -6,10 +6,10 @@ from datetime import date, timedelta
 import pytest
 
 from metering_dagster.billing_changes.rules import cursor as remembered
-from metering_dagster.billing_changes.rules.pending_day import Why
+from metering_dagster.billing_changes.rules.pending_day import DueReason
 from metering_dagster.billing_changes.rules.reconcile import Days
 from metering_dagster.billing_changes.rules.watermark import PollRules
-from metering_dagster.billing_changes.services.poll import LONG_AWAY
+from metering_dagster.billing_changes.services.poll import LONG_PAUSE
 from tests.billing_changes.imaginary import START, TODAY, Imaginary, Watcher, a_tenant, daily, fact, words
 
 RULES = PollRules()
@@ -42,13 +42,13 @@ def test_the_first_look_asks_for_every_day_with_rows(database):
     watcher = Watcher(database)
     assert watcher.asks() == [], "they are not quiet yet"
     database.passes(minutes=2)
-    assert words(watcher.look().asked) == {TODAY: Why.FIRST_LOOK, EARLIER: Why.FIRST_LOOK}
+    assert words(watcher.look().due_days) == {TODAY: DueReason.FIRST_POLL, EARLIER: DueReason.FIRST_POLL}
 
 
 def test_a_quiet_day_is_never_asked_for_again(watcher, database):
     for _ in range(3 * 24 * 6):
         database.passes(minutes=10)
-        assert watcher.look().asked == []
+        assert watcher.look().due_days == []
 
 
 def test_a_table_that_goes_on_does_not_make_a_quiet_day_move(watcher, database):
@@ -99,7 +99,7 @@ def test_what_was_read_by_hand_after_it_moved_is_not_asked_for(watcher, database
     watcher.run(TODAY)
     database.passes(minutes=5)
     looked = watcher.look()
-    assert (looked.asked, looked.waiting) == ([], [])
+    assert (looked.due_days, looked.waiting) == ([], [])
 
 
 def test_a_failed_run_is_asked_for_again_after_growing_pauses_and_with_other_keys(watcher, database):
@@ -108,7 +108,7 @@ def test_a_failed_run_is_asked_for_again_after_growing_pauses_and_with_other_key
     asked, keys = [], set()
     for minute in range(150):
         database.passes(minutes=1)
-        for ask in watcher.look().asked:
+        for ask in watcher.look().due_days:
             asked.append(minute + 1)
             keys.add(ask.run_key)
     assert asked == [2, 7, 17, 37, 77, 137]
@@ -130,27 +130,27 @@ def test_the_same_tick_from_the_same_cursor_asks_under_the_same_key(watcher, dat
     watcher.look()
     database.passes(minutes=3)
     cursor = watcher.cursor
-    first = watcher.look().asked
+    first = watcher.look().due_days
     watcher.cursor = cursor
     database.passes(seconds=10)
-    assert [ask.run_key for ask in watcher.look().asked] == [ask.run_key for ask in first]
+    assert [ask.run_key for ask in watcher.look().due_days] == [ask.run_key for ask in first]
 
 
 def test_no_more_than_a_hundred_days_are_asked_for_at_once_and_the_rest_at_the_next_look():
     database = Imaginary()
-    watcher = Watcher(database, replace(RULES, horizon=timedelta(days=92), most_asked=50))
+    watcher = Watcher(database, replace(RULES, horizon=timedelta(days=92), most_requested=50))
     for number in range(93):
         database.ingest(daily(day(number)), stamp=TWO_DAYS_AGO)
     watcher.look()
     database.passes(minutes=2)
     first = watcher.look()
-    assert len(first.asked) == 50
-    assert "43 days more are due" in " ".join(first.notes)
-    assert [ask.day for ask in first.asked] == sorted(ask.day for ask in first.asked)
+    assert len(first.due_days) == 50
+    assert "43 more days are due" in " ".join(first.notes)
+    assert [ask.day for ask in first.due_days] == sorted(ask.day for ask in first.due_days)
     database.passes(minutes=1)
     second = watcher.asks()
     assert len(second) == 43
-    assert not {*second} & {ask.day for ask in first.asked}
+    assert not {*second} & {ask.day for ask in first.due_days}
 
 
 def test_the_cursor_of_a_whole_horizon_is_short():
@@ -173,7 +173,7 @@ def test_a_subscription_that_comes_makes_every_day_with_rows_move(watcher, datab
     database.subscriptions.append(a_tenant("t9"))
     watcher.look()
     database.passes(minutes=2)
-    assert words(watcher.look().asked) == {TODAY: Why.SUBSCRIPTIONS, EARLIER: Why.SUBSCRIPTIONS}
+    assert words(watcher.look().due_days) == {TODAY: DueReason.SUBSCRIPTIONS, EARLIER: DueReason.SUBSCRIPTIONS}
 
 
 def test_what_nobody_claims_makes_nothing_move(watcher, database):
@@ -224,7 +224,7 @@ class TestGap:
         looked = watcher.look()
         assert f"until {database.now:%Y-%m-%dT%H:%M:%SZ}" in looked.notes[0]
         database.passes(minutes=2)
-        (ask,) = watcher.look().asked
+        (ask,) = watcher.look().due_days
         assert ask.day == TODAY
         assert f"from {away:%Y-%m-%dT%H:%M}" in ask.gap
         assert f"{day(32)} to {day(31)} have left the horizon" in ask.gap
@@ -233,9 +233,9 @@ class TestGap:
         database.passes(hours=3)
         watcher.look()
         database.passes(minutes=2)
-        (ask,) = watcher.look().asked
-        assert (ask.day, ask.why) == (TODAY, Why.GAP)
-        assert "Nobody looked" in ask.gap
+        (ask,) = watcher.look().due_days
+        assert (ask.day, ask.why) == (TODAY, DueReason.GAP)
+        assert "did not poll" in ask.gap
 
     def test_it_is_told_until_a_run_that_tells_of_it_is_through(self, watcher, database):
         database.passes(hours=3)
@@ -243,14 +243,14 @@ class TestGap:
         gaps = []
         for _ in range(10):
             database.passes(minutes=1)
-            gaps += [ask.gap for ask in watcher.look().asked]
+            gaps += [ask.gap for ask in watcher.look().due_days]
         assert len(gaps) == 2
         assert all(gaps)
         watcher.run(TODAY)
         database.ingest(fact(EARLIER))
         watcher.look()
         database.passes(minutes=2)
-        assert [ask.gap for ask in watcher.look().asked] == [""]
+        assert [ask.gap for ask in watcher.look().due_days] == [""]
 
     def test_a_run_that_was_asked_for_before_does_not_count_as_telling_of_it(self, watcher, database):
         database.ingest(fact())
@@ -262,14 +262,14 @@ class TestGap:
         database.passes(seconds=1)
         watcher.look()
         database.passes(minutes=2)
-        assert ["Nobody looked" in ask.gap for ask in watcher.look().asked] == [True]
+        assert ["did not poll" in ask.gap for ask in watcher.look().due_days] == [True]
 
     def test_after_a_month_everything_is_looked_at_anew(self, watcher, database):
-        database.passes(days=LONG_AWAY.days + 1)
+        database.passes(days=LONG_PAUSE.days + 1)
         database.ingest(daily(database.now.date()))
-        assert "Everything is looked at anew." in watcher.look().notes
+        assert "Polling starts anew." in watcher.look().notes
         database.passes(minutes=2)
-        assert {ask.why for ask in watcher.look().asked} == {Why.FIRST_LOOK}
+        assert {ask.why for ask in watcher.look().due_days} == {DueReason.FIRST_POLL}
 
 
 class TestClockSetBack:

@@ -6,7 +6,7 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metering_dagster.billing_changes.rules.pending_day import Why
+from metering_dagster.billing_changes.rules.pending_day import DueReason
 from metering_dagster.billing_changes.rules.reconcile import (
     Days,
     MaterializedReading,
@@ -89,9 +89,9 @@ def test_a_day_differs_if_something_else_was_reported_or_nothing_of_what_there_i
     expected = {}
     for day in asked:
         if day not in reported and there.get(day):
-            expected[day] = Why.NEVER_REPORTED
+            expected[day] = DueReason.NEVER_REPORTED
         if day in reported and reported[day] != there.get(day, ""):
-            expected[day] = Why.DIFFERS
+            expected[day] = DueReason.DIFFERS
     assert differences(asked, there, known.get) == expected
 
 

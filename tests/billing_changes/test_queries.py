@@ -194,7 +194,7 @@ def test_rows_without_a_stamp_are_counted_and_named(billing):
     assert cell.facts is not None
     assert (cell.facts.rows, cell.facts.unstamped, cell.facts.newest) == (2, 1, TEN)
     with billing.database().reading() as reading:
-        odd = reading.odd_stamps(DAY)
+        odd = reading.invalid_stamps(DAY)
     assert (odd.unstamped, odd.future) == (2, 0)
     assert {(one.signal, one.owner, one.rows, one.newest) for one in odd.examples} == {
         (Signal.FACTS, Group("azure", "rg"), 1, None),
@@ -209,7 +209,7 @@ def test_stamps_ahead_of_the_databases_clock_are_counted_and_named(billing):
         billing.daily(f"t{number}", DAY, ahead)
     billing.daily("past", DAY, now)
     with billing.database().reading() as reading:
-        odd = reading.odd_stamps(DAY)
+        odd = reading.invalid_stamps(DAY)
     assert (odd.unstamped, odd.future, len(odd.examples)) == (0, 7, 5)
     assert {one.newest for one in odd.examples} == {ahead}
 

@@ -108,8 +108,8 @@ def answers(url: str) -> Answers:
             "until": sorted(map(repr, reading.pieces_since(start, days[0], dict.fromkeys(Signal, NOON)))),
             "exactly": cells_of(reading.pieces_of(days, claims, amounts=True), claims),
             "sums": reading.checksums(days[0]),
-            "odd": [reading.odd_stamps(day) for day in days],
-            "odd days": reading.odd_days(days[0], NOON),
+            "odd": [reading.invalid_stamps(day) for day in days],
+            "odd days": reading.days_with_invalid_stamps(days[0], NOON),
             "groups": [reading.groups_of(day) for day in days],
             "tenants": [reading.tenants_of(day) for day in days],
             "decimals": [reading.precision(signal) for signal in Signal],
@@ -187,7 +187,7 @@ def test_each_statement_passes_only_full_group_by_by_itself(tables):
         assert reading.pieces_since(dict.fromkeys(Signal, NOON), day)
         assert reading.pieces_of([day], claims, amounts=True)
         assert reading.checksums(day)
-        assert reading.odd_stamps(day).unstamped == 1
-        assert reading.odd_days(day, NOON)
+        assert reading.invalid_stamps(day).unstamped == 1
+        assert reading.days_with_invalid_stamps(day, NOON)
         assert reading.groups_of(day)
         assert reading.tenants_of(day)

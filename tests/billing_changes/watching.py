@@ -17,7 +17,7 @@ from metering_dagster.billing_changes.rules.cells import Cell, Claims, cells_of,
 from metering_dagster.billing_changes.rules.cursor import PollCursor
 from metering_dagster.billing_changes.rules.reconcile import Days, MaterializedReading
 from metering_dagster.billing_changes.rules.watermark import PollRules
-from metering_dagster.billing_changes.services.poll import Looked, look
+from metering_dagster.billing_changes.services.poll import PollResult, poll
 from metering_dagster.billing_changes.stores.database import Database
 from metering_dagster.billing_changes.stores.queries import BillingSnapshot
 from tests.billing_changes.filling import BillingTables
@@ -76,17 +76,17 @@ class Watching:
         assert self.now is not None
         self.now += timedelta(**time)
 
-    def look(self) -> Looked:
+    def look(self) -> PollResult:
         memory, _ = remembered.read(self.cursor)
         with self._reading() as reading:
             partitions = Days(reading.now.date() - timedelta(days=400), reading.now.date())
-            looked = look(reading, memory, self.rules, reported=self.reported.get, under_way=(), partitions=partitions)
-        self.cursor = remembered.write(looked.memory)
+            looked = poll(reading, memory, self.rules, reported=self.reported.get, under_way=(), partitions=partitions)
+        self.cursor = remembered.write(looked.cursor)
         return looked
 
     def asks(self) -> list[date]:
         """The days that a look asks for; nothing becomes of them."""
-        return [ask.day for ask in self.look().asked]
+        return [ask.day for ask in self.look().due_days]
 
     def run(self, *days: date) -> None:
         """Materialize these days as they are now."""
@@ -105,8 +105,8 @@ class Watching:
             if not looked.waiting:
                 return ran
             self.passes(seconds=1)
-            self.run(*(ask.day for ask in looked.asked))
-            for ask in looked.asked:
+            self.run(*(ask.day for ask in looked.due_days))
+            for ask in looked.due_days:
                 ran.setdefault(ask.day, ask.why)
             self.passes(minutes=1)
         raise AssertionError(f"{looked.waiting} are never done with")

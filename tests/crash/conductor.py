@@ -17,7 +17,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from metering_dagster.devstack.environment import being
+from metering_dagster.devstack.environment import using_environment
 from metering_dagster.devstack.stack import LocalStack
 from tests.crash.crew import FORKED, PATIENCE_SECONDS
 from tests.crash.errands import Errand, Kind
@@ -210,7 +210,7 @@ def crash_test(
 ) -> tuple[Verdict, Conductor]:
     """One crash test on this emulator, in this empty folder."""
     town = Town(stack, folder, project)
-    with being(os.environ | town.environment):
+    with using_environment(os.environ | town.environment):
         try:
             town.open()
             conductor = Conductor(town, seed, kills, say)

@@ -10,7 +10,7 @@ import pytest
 
 from metering_dagster.devstack.billing_arrivals import Collector
 from metering_dagster.devstack.billing_db import fill, write_again
-from metering_dagster.devstack.billing_reingest import Move, again, reingest
+from metering_dagster.devstack.billing_reingest import ExpectedChange, again, reingest
 from metering_dagster.devstack.billing_sample import generate
 
 NOW = datetime(2026, 11, 28, 10, 20, 30, 5, tzinfo=UTC)
@@ -86,15 +86,15 @@ def test_a_tenants_day_again_still_adds_up(sample, seed):
     (daily,) = later.daily
     assert NOW.date() - timedelta(days=8) < daily.day < NOW.date()
     assert daily.amount == sum(row.amount for row in later.facts if row.currency == daily.currency)
-    (move,) = set(later.due.values()) or {Move.TOUCHED}  # nobody asks for a disabled subscription's
+    (move,) = set(later.due.values()) or {ExpectedChange.TOUCHED}  # nobody asks for a disabled subscription's
     was = next(row for row in sample.daily if (row.day, row.scope_id) == (daily.day, daily.scope_id))
-    assert (move is Move.CHANGED) == (daily.amount != was.amount) or later.due == {}
+    assert (move is ExpectedChange.CHANGED) == (daily.amount != was.amount) or later.due == {}
     assert {row.updated_at for row in later.facts} == {NOW} == {daily.fetched_at}
 
 
 def test_the_collector_of_make_dev_makes_up_and_goes_on(tmp_path, monkeypatch):
     collector = Collector(tmp_path / "billing.sqlite")
-    collector.make_up()
+    collector.catch_up()
     assert collector.url == f"sqlite:///{tmp_path}/billing.sqlite"
     before = ask(collector.database, "SELECT max(fetched_at) FROM cmdb_cloud_billing_daily")
     collector.ingest()

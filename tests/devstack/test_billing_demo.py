@@ -8,15 +8,15 @@ import pytest
 
 from metering_dagster.cli.demo_output import billing_json, billing_text
 from metering_dagster.devstack import billing_demo
-from metering_dagster.devstack.billing_demo import BillingRehearsal, MovedCell, rehearse_billing
-from metering_dagster.devstack.billing_reingest import Move, reingest
+from metering_dagster.devstack.billing_demo import BillingRehearsal, ReportedCell, rehearse_billing
+from metering_dagster.devstack.billing_reingest import ExpectedChange, reingest
 from metering_dagster.devstack.demo_state import DemoState
 
 DAY = date(2026, 11, 20)
-CHANGED = MovedCell(
-    DAY, "a", "Shop", Move.CHANGED, {"EUR": Decimal("1234.5")}, {"EUR": Decimal("1000"), "USD": Decimal(7)}
+CHANGED = ReportedCell(
+    DAY, "a", "Shop", ExpectedChange.CHANGED, {"EUR": Decimal("1234.5")}, {"EUR": Decimal("1000"), "USD": Decimal(7)}
 )
-GONE = MovedCell(DAY, "b", "Maps", Move.VANISHED, {"USD": Decimal("-0.000001")}, {})
+GONE = ReportedCell(DAY, "b", "Maps", ExpectedChange.VANISHED, {"USD": Decimal("-0.000001")}, {})
 DONE = BillingRehearsal(days=32, cells=400, moved=(CHANGED, GONE), wrong=(), runs=33, failures=())
 
 
@@ -55,8 +55,8 @@ def test_only_exactly_what_was_ingested_again_is_good(tmp_path, monkeypatch):
     def with_other_expectations(sample, now):
         later = reingest(sample, now)
         unexpected, mistaken, *_ = sorted(later.due)
-        due = {key: move for key, move in later.due.items() if key != unexpected} | {mistaken: Move.TOUCHED}
-        return replace(later, due=due | {(mistaken[0], "nobody"): Move.CHANGED})
+        due = {key: move for key, move in later.due.items() if key != unexpected} | {mistaken: ExpectedChange.TOUCHED}
+        return replace(later, due=due | {(mistaken[0], "nobody"): ExpectedChange.CHANGED})
 
     monkeypatch.setattr(billing_demo, "reingest", with_other_expectations)
     home = tmp_path / "home"

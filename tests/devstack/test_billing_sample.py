@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metering_dagster.devstack.billing_reingest import UNCLAIMED, Move, reingest
+from metering_dagster.devstack.billing_reingest import UNCLAIMED, ExpectedChange, reingest
 from metering_dagster.devstack.billing_sample import DAYS, EVERYWHERE, BillingSample, cast_of, generate
 
 NOW = datetime(2026, 11, 28, 10, 20, 30, 5, tzinfo=UTC)
@@ -158,7 +158,7 @@ def test_daily_rows_still_add_up_after_a_correction(sample):
     for row in later.daily:
         of_the_day = [each for each in facts.values() if (each.scope_id, each.day) == (row.scope_id, row.day)]
         assert row.amount == sum(each.amount for each in of_the_day if each.currency == row.currency)
-    changed = {key for key, move in later.due.items() if move is Move.CHANGED}
+    changed = {key for key, move in later.due.items() if move is ExpectedChange.CHANGED}
     before = {(row.day, row.scope_id): row.amount for row in sample.daily}
     moved = {(row.day, row.scope_id) for row in later.daily if before[row.day, row.scope_id] != row.amount}
     assert moved <= changed
@@ -167,5 +167,5 @@ def test_daily_rows_still_add_up_after_a_correction(sample):
 @pytest.mark.parametrize("now", EDGES, ids=str)
 def test_on_any_date_there_is_something_to_ingest_again_in_each_way(now):
     later = reingest(generate(now), now)
-    assert set(later.due.values()) == set(Move)
+    assert set(later.due.values()) == set(ExpectedChange)
     assert {(now.astimezone(UTC).date() - day).days for day, _ in later.due} == {2, 3, 5, 8, 12}

@@ -16,7 +16,7 @@ from sqlalchemy import create_engine, text
 from metering_dagster.billing_changes.feed import changes, frame
 from metering_dagster.billing_changes.rules.reconcile import Days
 from metering_dagster.billing_changes.services.deployment import Billing
-from metering_dagster.billing_changes.services.poll import look
+from metering_dagster.billing_changes.services.poll import poll
 from metering_dagster.cli.changes_output import answer_csv, answer_json, answer_text
 from metering_dagster.core.errors import DatabaseError
 from metering_dagster.settings import Settings
@@ -72,9 +72,9 @@ def use(tables: BillingTables) -> list[str]:
 
     def looked() -> None:
         with billing.database.reading() as reading:
-            found = look(reading, None, billing.rules, reported=lambda day: None, under_way=(),
+            found = poll(reading, None, billing.rules, reported=lambda day: None, under_way=(),
                          partitions=Days(DAY - timedelta(days=90), NOW.date()))  # fmt: skip
-            assert DAY in {ask.day for ask in found.asked} | set(found.waiting)
+            assert DAY in {ask.day for ask in found.due_days} | set(found.waiting)
 
     def asked() -> None:
         answer = changes(NOW - timedelta(hours=1), settings=billing.settings)
@@ -85,7 +85,7 @@ def use(tables: BillingTables) -> list[str]:
     def read() -> None:
         with billing.database.reading() as reading:
             reading.pieces_of([DAY], reading.claims(), amounts=True)
-            reading.odd_stamps(DAY)
+            reading.invalid_stamps(DAY)
             reading.groups_of(DAY)
 
     for one in (looked, asked, read):

@@ -108,4 +108,4 @@ def test_billing_is_looked_at_from_any_cursor(instance, defs, billing, cursor):
     memory, said = billing_memory.read(answer.cursor)
     assert said == "", "what is written can be read"
     assert memory is not None
-    assert abs(memory.looked - datetime.now(UTC)) < timedelta(hours=1)
+    assert abs(memory.polled_at - datetime.now(UTC)) < timedelta(hours=1)

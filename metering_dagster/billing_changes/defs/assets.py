@@ -1,7 +1,7 @@
-"""The asset of the billing changes, what it is made from, and its job.
+"""The asset `billing_changes`, its upstream tables, and its job.
 
-Belongs here: names, partitions, config, lineage, descriptions. Does not: comparing (day_diff), files (day_files,
-io_manager), what is shown (metadata, checks).
+Belongs here: names, partitions, config, lineage, descriptions. Does not: comparing (rules/day_diff), files
+(stores/day_files, io_manager), metadata and checks (metadata, checks).
 """
 
 from collections.abc import Iterator
@@ -27,20 +27,20 @@ BILLING_CHANGES = dg.AssetKey("billing_changes")
 JOB = "refresh_billing_changes"
 RUN_TAGS = {"metering/lane": "billing"}
 IO_MANAGER = "billing_changes_io"
-"""The resource that stores the asset; see io_manager."""
+"""The key of the resource that stores the asset (io_manager)."""
 
 
 class ChangesRun(dg.Config):
-    """Why a day is read; the defaults are those of a day that a person materializes."""
+    """Reason of a run; the defaults are those of a day that an operator materializes."""
 
-    why: str = Field(default="by hand", description="What the day was asked for; it shows in the metadata.")
+    why: str = Field(default="by hand", description="Why the run was requested; shown in the metadata.")
     gap: str = Field(
-        default="", description="For how long nobody looked, in the sensor's words; the check no_gap tells it."
+        default="", description="The sensor's message about a time without polls; the check no_gap reports it."
     )
 
 
 def external_assets(settings: Settings) -> list[dg.AssetSpec]:
-    """Return what others write: lineage starts here."""
+    """Return the tables that billing jobs write: lineage starts there."""
     kind = _database_kind(settings)
     return [
         dg.AssetSpec(
@@ -49,8 +49,8 @@ def external_assets(settings: Settings) -> list[dg.AssetSpec]:
             kinds={kind},
             metadata=_table(column_schemas.CLOUD_BILLING_DAILY, "cmdb_cloud_billing_daily"),
             description=(
-                "A row for each tenant and day, as the billing jobs write it. `fetched_at` advances whenever it is "
-                "ingested again; its `updated_at` does not."
+                "One row for each tenant and day, written by the billing jobs. `fetched_at` advances at each ingest of "
+                "the row; `updated_at` does not."
             ),
         ),
         dg.AssetSpec(
@@ -59,15 +59,15 @@ def external_assets(settings: Settings) -> list[dg.AssetSpec]:
             kinds={kind},
             metadata=_table(column_schemas.COST_FACTS, "cmdb_cost_facts"),
             description=(
-                "Rows for each tenant, day, resource group and service, as other jobs write them. `updated_at` "
-                "advances whenever one is ingested again; its `fetched_at` does not."
+                "One row for each tenant, day, resource group and service, written by other jobs. `updated_at` "
+                "advances at each ingest of the row; `fetched_at` does not."
             ),
         ),
     ]
 
 
 def billing_changes(settings: Settings, days: dg.DailyPartitionsDefinition | None = None) -> dg.AssetsDefinition:
-    """Yield the asset; a partition is a day of costs."""
+    """Build the asset; a partition is a day of costs."""
     days = days or daily()
 
     @dg.asset(
@@ -79,20 +79,20 @@ def billing_changes(settings: Settings, days: dg.DailyPartitionsDefinition | Non
         owners=OWNERS,
         io_manager_key=IO_MANAGER,
         check_specs=checks.specs(BILLING_CHANGES, days),
-        # Where the database is away, or two runs met on one day. What another attempt does not change fails at once.
+        # For a database that is away, or two runs of one day at once. Errors that a retry cannot mend fail at once.
         retry_policy=dg.RetryPolicy(max_retries=3, delay=1, backoff=dg.Backoff.EXPONENTIAL),
         metadata={"dagster/column_schema": column_schemas.BILLING_CHANGES},
         description=(
-            "The cells of a day of cloud-billing data; a cell is a subscription on that day. Each row says when the "
-            "cell was last ingested, what it costs now and in the report before, and whether it was touched, changed "
-            "or vanished since. It is a watermark of ingests, not a diff: a cell ingested again with the same amount "
-            "is touched. You can materialize any day again, also one older than the horizon."
+            "The cells of a day of cloud-billing data. A cell is a subscription on that day: when it was last "
+            "ingested, its cost now and in the previous report, and whether it was touched, changed its amount or "
+            "vanished since. Ingests count, not amounts: a cell ingested again with the same amount is touched. Any "
+            "day can be materialized again, including days older than the horizon."
         ),
     )
     def cells_of_day(
         context: dg.AssetExecutionContext, config: ChangesRun, billing: dg.ResourceParam[Billing]
     ) -> Iterator[dg.MaterializeResult[Replacement]]:
-        # Yielded: a returned result beside checks would count as one without a value, and not be stored.
+        # Yielded: Dagster takes a returned result beside checks for one without a value, and does not store it.
         files = billing.files(context.instance.storage_directory())
         with raise_as_dagster_failure():
             done = _report_day(billing, files, date.fromisoformat(context.partition_key), config)
@@ -104,13 +104,13 @@ def billing_changes(settings: Settings, days: dg.DailyPartitionsDefinition | Non
 def _report_day(
     billing: "Billing", files: DayFiles, day: date, config: ChangesRun
 ) -> dg.MaterializeResult[Replacement]:
-    found = files.read(day)  # before the database: whoever replaces it meanwhile has perhaps read later than we shall
+    found = files.read(day)  # before the database: a run that replaces it meanwhile may have read a later state
     with billing.database.reading() as reading:
         claims = reading.claims()
         cells = cells_of(reading.pieces_of([day], claims, amounts=True), claims)
         results = [
             checks.groups_are_claimed(reading.tenants_of(day), reading.groups_of(day), claims),
-            checks.stamps_are_sound(reading.odd_stamps(day)),
+            checks.stamps_are_sound(reading.invalid_stamps(day)),
             checks.no_gap(config.gap),
         ]
         missing_indexes = reading.missing_indexes()

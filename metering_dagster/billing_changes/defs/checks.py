@@ -1,8 +1,8 @@
-"""The checks of a day of `billing_changes`, answered in the step that reads it.
+"""The checks of a day of `billing_changes`, evaluated in the step that reads the day.
 
-Belongs here: what each check asks, and the words of the answer. Does not: reading (queries).
+Belongs here: the condition of each check, and its message. Does not: reading (stores/queries).
 
-All of them warn: what they find is reported all the same, or is nobody's that asks for it.
+A failed check warns only: its rows are reported all the same, or belong to no subscription.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,19 +16,20 @@ from metering_dagster.core.dagster_previews import used_knowingly
 from metering_dagster.core.masking import mask_text
 
 if TYPE_CHECKING:
-    from metering_dagster.billing_changes.stores.queries import OddStamps
+    from metering_dagster.billing_changes.stores.queries import InvalidStamps
 
 CHECKS: Mapping[str, str] = {
-    "groups_are_claimed": "Every tenant and resource group that has rows on the day is named by a subscription.",
+    "groups_are_claimed": "Every tenant and resource group with rows on the day has a subscription.",
     "stamps_are_sound": "Every row of the day has a stamp: none before the year 2000, none ahead of the database's "
     "clock.",
-    "no_gap": "No poll came later than the watermark looks back, and the day stayed within the horizon.",
+    "no_gap": "The sensor polled without a gap longer than BILLING_OVERLAP_MINUTES. In a gap, days may leave the "
+    "horizon unread.",
 }
 _EXAMPLES = 5
 
 
 def specs(asset: dg.AssetKey, partitions: dg.PartitionsDefinition[str]) -> list[dg.AssetCheckSpec]:
-    """Return the checks, one result for each day."""
+    """Return the specs of the checks, with one result for each day."""
     with used_knowingly():  # checks by partition
         return [
             dg.AssetCheckSpec(name, asset=asset, description=description, partitions_def=partitions)
@@ -37,23 +38,23 @@ def specs(asset: dg.AssetKey, partitions: dg.PartitionsDefinition[str]) -> list[
 
 
 def groups_are_claimed(tenants: Sequence[TenantScope], groups: Sequence[Group], claims: Claims) -> dg.AssetCheckResult:
-    """Return `tenants`: those that the day's rows are of; `groups`: those in its facts. Spellings of one count once."""
+    """Check that subscriptions claim all `tenants` and `groups` of the day. Spellings of one owner count once."""
     no_tenants, no_groups = _unclaimed(tenants, claims), _unclaimed(groups, claims)
-    words = []
+    messages = []
     if no_tenants:
-        words.append(
-            f"No subscription names these tenants: {_counted(no_tenants)}. Their costs are told with their resource "
-            "groups alone, where these are named. A tenant's subscription has its scope_id as id."
+        messages.append(
+            f"No subscription names these tenants: {_counted(no_tenants)}. Their costs are reported with their "
+            "resource groups alone, where these are named. A tenant's subscription has its scope_id as id."
         )
     if no_groups:
-        words.append(
+        messages.append(
             f"No subscription names these resource groups: {_counted(no_groups)}. Their costs are reported with their "
             "tenants alone."
         )
     return _result(
         "groups_are_claimed",
-        not words,
-        " ".join([*words, "Add a subscription for each that somebody asks for."]),
+        not messages,
+        " ".join([*messages, "Add a subscription for each that a consumer needs."]),
         {
             "unclaimed_tenants": len(no_tenants),
             "unclaimed_groups": len(no_groups),
@@ -62,33 +63,34 @@ def groups_are_claimed(tenants: Sequence[TenantScope], groups: Sequence[Group], 
     )
 
 
-def stamps_are_sound(odd: "OddStamps") -> dg.AssetCheckResult:
-    """Check the day's stamps: only the reconcile finds a row without one; one ahead of the clock is reported twice.
+def stamps_are_sound(found: "InvalidStamps") -> dg.AssetCheckResult:
+    """Check that every row of the day has a stamp between the year 2000 and the database's clock.
 
-    A writer whose stamps are local time east of Greenwich is ahead. One west of it is behind, which nothing tells.
+    Only the reconcile finds a row without a stamp; a row ahead of the clock is reported more than once. A writer that
+    stamps in local time is ahead east of Greenwich. West of it the writer is behind, which no check can notice.
     """
     examples = [
         f"{one.signal} of {_owner_text(one.owner)}: {one.rows} rows "
         + ("without a stamp" if one.newest is None else f"up to {instant_text(one.newest)}")
-        for one in odd.examples[:_EXAMPLES]
+        for one in found.examples[:_EXAMPLES]
     ]
     return _result(
         "stamps_are_sound",
-        not odd.unstamped and not odd.early and not odd.future,
-        f"Rows without a stamp: {odd.unstamped}. Rows stamped before the year {EARLIEST_STAMP:%Y}: {odd.early}. Rows "
-        f"stamped ahead of the database's clock: {odd.future}. {'; '.join(examples)}. Stamps must be the time of the "
-        "ingest in UTC: mend the job that writes them, or the clock of its machine.",
+        not found.unstamped and not found.early and not found.future,
+        f"Rows without a stamp: {found.unstamped}. Rows stamped before the year {EARLIEST_STAMP:%Y}: {found.early}. "
+        f"Rows stamped ahead of the database's clock: {found.future}. {'; '.join(examples)}. Stamps must be the time "
+        "of the ingest in UTC: fix the job that writes them, or the clock of its machine.",
         {
-            "unstamped_rows": odd.unstamped,
-            "early_rows": odd.early,
-            "future_rows": odd.future,
+            "unstamped_rows": found.unstamped,
+            "early_rows": found.early,
+            "future_rows": found.future,
             "examples": "; ".join(examples),
         },
     )
 
 
 def no_gap(gap: str) -> dg.AssetCheckResult:
-    """Return `gap`: the sensor's words, or a person's, about how long it was away; empty if it was not."""
+    """Check that there was no time without polls. `gap`: the message about it; empty if there was none."""
     gap = mask_text(gap)
     return _result("no_gap", not gap, gap, {"gap": gap} if gap else {})
 
@@ -111,11 +113,11 @@ def _owner_text(owner: TenantScope | Group) -> str:
     return mask_text(f"{owner.resource_group} ({owner.integration_id})")
 
 
-def _result(name: str, passed: bool, words: str, metadata: Mapping[str, int | str]) -> dg.AssetCheckResult:
+def _result(name: str, passed: bool, message: str, metadata: Mapping[str, int | str]) -> dg.AssetCheckResult:
     return dg.AssetCheckResult(
         check_name=name,
         passed=passed,
         severity=dg.AssetCheckSeverity.WARN,
-        description=None if passed else words,
+        description=None if passed else message,
         metadata=dict(metadata),
     )

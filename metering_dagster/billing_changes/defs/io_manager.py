@@ -1,6 +1,6 @@
-"""How Dagster stores a day of `billing_changes` and hands it to assets downstream.
+"""The IO manager: it stores a day of `billing_changes`, and loads it for assets downstream.
 
-Belongs here: the IO manager. Does not: files (day_files).
+Belongs here: the IO manager. Does not: files (stores/day_files).
 """
 
 from datetime import date
@@ -18,22 +18,25 @@ if TYPE_CHECKING:
 
 
 class DayFilesIOManager(dg.IOManager):
-    """Stores what is reported of a day in its file, and loads it as a pandas DataFrame."""
+    """IO manager that stores a day's report in its file, and loads it as a pandas DataFrame."""
 
     def __init__(self, files: "DayFiles") -> None:
         self.files = files
 
     def handle_output(self, context: dg.OutputContext, obj: "Replacement") -> None:
-        """Put the report in the place of the file that it was compared with."""
+        """Replace the file that the report was compared with."""
         try:
             self.files.replace(obj)
         except MeteringError as error:
             raise dg.Failure(str(error), allow_retries=error.retryable) from None
 
     def load_input(self, context: dg.InputContext) -> "pd.DataFrame | dict[str, pd.DataFrame]":
-        """Return a day as a DataFrame; several days by their partition keys."""
+        """Load a day as a DataFrame, or several days by their partition keys. Raises `dg.Failure` for a missing day."""
         if not context.has_asset_partitions:
-            raise dg.Failure("billing_changes has one table for each day: name a day.", allow_retries=False)
+            raise dg.Failure(
+                "billing_changes has one table for each day, and no day was named. Nothing was read. Use a partition.",
+                allow_retries=False,
+            )
         keys = list(context.asset_partition_keys)
         return self._frame(keys[0]) if len(keys) == 1 else {key: self._frame(key) for key in keys}
 
@@ -44,15 +47,15 @@ class DayFilesIOManager(dg.IOManager):
             raise dg.Failure(str(error), allow_retries=error.retryable) from None
         if table is None:
             raise dg.Failure(
-                f"Nothing is there of billing_changes of {key} at {self.files.uri}. Nothing was changed. Materialize "
-                "that day of billing_changes first.",
+                f"billing_changes has no file of {key} at {self.files.uri}. Nothing was changed. Materialize that day "
+                "of billing_changes first.",
                 allow_retries=False,
             )
         return table.to_pandas()
 
 
 class BillingChangesIO(dg.ConfigurableIOManagerFactory[DayFilesIOManager]):
-    """A parquet file of each day, at BILLING_CHANGES_URI; a pandas DataFrame downstream."""
+    """One parquet file for each day, at BILLING_CHANGES_URI; a pandas DataFrame downstream."""
 
     billing: dg.ResourceDependency[Billing]
 

@@ -1,6 +1,6 @@
-"""What a person reads of a day of `billing_changes` in the UI, and what the sensor reads there again.
+"""The metadata of a day of `billing_changes`: operators read it in the UI, the sensor reads it back.
 
-Belongs here: putting a report into Dagster's metadata. Does not: deciding anything. Account ids stay masked.
+Belongs here: a report as Dagster's metadata. Does not: deciding anything. Account ids stay masked.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from decimal import Decimal
 import dagster as dg
 
 from metering_dagster.billing_changes.rules.cells import Signal
-from metering_dagster.billing_changes.rules.day_diff import CellChange, DayReport, moved_money
+from metering_dagster.billing_changes.rules.day_diff import CellChange, DayReport, money_differences
 from metering_dagster.core.masking import markdown_list, mask_text, printable
 
 READ_AT = "read_at"
@@ -19,31 +19,31 @@ READ_AT = "read_at"
 STATE = "state"
 """A digest of the rows and stamps of the day's cells; empty if there are none."""
 FIRST = "first"
-"""As `since` of a day's first report: everything in it is new."""
+"""The `since` of a day's first report: everything in it is new."""
 _SHOWN_ROWS = 20
-"""Of those that are touched, if any are: an event log keeps them twice, for good."""
+"""The number of rows shown, touched ones if there are any: the event log keeps them twice, for good."""
 _MONEY = dg.TableSchema([
-    dg.TableColumn("of", "string", description="Never add these up: tenants' money holds that of their resource "
-                   "groups. Each tenant and each group counts once, however many subscriptions claim it."),
+    dg.TableColumn("of", "string", description="Do not add up tenants and resource groups: a tenant's money includes "
+                   "that of its groups. Each counts once, however many subscriptions claim it."),
     dg.TableColumn("currency", "string"),
-    dg.TableColumn("moved", "string", description="Now less before, of changed cells."),
-    dg.TableColumn("moved_up_or_down", "string", description="The same without signs: what moved either way."),
+    dg.TableColumn("moved", "string", description="The sum of the differences, now less before, of changed cells."),
+    dg.TableColumn("moved_up_or_down", "string", description="The sum of the same differences without signs."),
 ])  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Horizon:
-    """The days back from today in which an ingest is detected."""
+    """Range of days within which ingests are detected."""
 
     days: int
     first_day: date
 
 
 def of_report(report: DayReport, horizon: Horizon, why: str) -> dict[str, dg.MetadataValue]:
-    """Return what moved first, then counts that plot over the days, then what the answer rests on."""
+    """Build a day's metadata: changes first, then counts that plot over the days, then what the report rests on."""
     touched = report.touched
     signals = [signal for signal in Signal if any(signal in row.signals for row in touched)]
-    money = _money_moved(report.rows)
+    money = _differences_of_money(report.rows)
     shown: dict[str, dg.MetadataValue] = {"changed_cells": dg.MetadataValue.int(len(touched))}
     if money:
         shown["money_moved"] = dg.MetadataValue.table(money, schema=_MONEY)
@@ -67,8 +67,8 @@ def of_report(report: DayReport, horizon: Horizon, why: str) -> dict[str, dg.Met
     }
 
 
-def _money_moved(rows: Sequence[CellChange]) -> list[dg.TableRecord]:
-    """Tenants and resource groups apart: a fact may belong to one of each."""
+def _differences_of_money(rows: Sequence[CellChange]) -> list[dg.TableRecord]:
+    """Return the differences of tenants and of resource groups apart: a fact may belong to one of each."""
     kinds = {
         "tenants": [row for row in rows if not row.cell.subscription.is_resource_group],
         "resource groups": [row for row in rows if row.cell.subscription.is_resource_group],
@@ -78,7 +78,7 @@ def _money_moved(rows: Sequence[CellChange]) -> list[dg.TableRecord]:
             {"of": of, "currency": printable(currency), "moved": _amount(total), "moved_up_or_down": _amount(gross)}
         )
         for of, alike in kinds.items()
-        for currency, (total, gross) in moved_money(alike).items()
+        for currency, (total, gross) in money_differences(alike).items()
     ]
 
 
@@ -87,22 +87,22 @@ def _detects(report: DayReport) -> list[str]:
         return [f"every cell that either table held of {report.day}: this is its first report"]
     since = _instant(report.since)
     return [
-        f"cells of {report.day} with rows or stamps other than when the day was read at {since}, with the same amount "
-        "or another",
-        f"cells that both tables held at {since}, and now neither",
+        f"cells of {report.day} whose rows or stamps differ from those read at {since}, with the same amount or "
+        "another",
+        f"cells that were in a table at {since}, and are now in neither",
     ]
 
 
 def _does_not_detect(report: DayReport, horizon: Horizon) -> list[str]:
-    told = [
-        f"days before {horizon.first_day}, which are older than the horizon of {horizon.days} days: nobody looks at "
-        "them until a person materializes them, as any day can be",
-        f"what was not committed at {_instant(report.read_at)}: the sensor asks for the day again",
+    limits = [
+        f"days before {horizon.first_day}, which are older than the horizon of {horizon.days} days: the sensor does "
+        "not poll them, but an operator can materialize any day",
+        f"ingests not committed at {_instant(report.read_at)}: the sensor requests another run of the day for them",
         "rows that were written again with the same stamp",
     ]
     if report.day < horizon.first_day:
-        told.insert(0, f"what happens to {report.day} from now on: it is older than the horizon")
-    return told
+        limits.insert(0, f"later changes of {report.day}: it is older than the horizon")
+    return limits
 
 
 def _record(row: CellChange) -> dg.TableRecord:
@@ -118,7 +118,7 @@ def _record(row: CellChange) -> dg.TableRecord:
 
 
 def _amount(amount: Decimal | None) -> str:
-    """For people: at least two decimals, no more zeros than that."""
+    """Return the amount with at least two decimals, without further zeros."""
     if amount is None:
         return ""
     whole, _, decimals = f"{amount:f}".partition(".")

@@ -1,7 +1,7 @@
-"""The sensor that looks which days of billing data have moved.
+"""The sensor that polls which days of billing data changed.
 
-Belongs here: what Dagster knows that a look wants, how its answer becomes run requests, the cursor. Does not: looking
-(poll), what a run does (assets).
+Belongs here: what a poll needs of Dagster, run requests, skip reasons, the cursor. Does not: polling (services/poll),
+what a run does (assets).
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from metering_dagster.billing_changes.defs.metadata import READ_AT, STATE
 from metering_dagster.billing_changes.rules import cursor, heartbeat
 from metering_dagster.billing_changes.rules.reconcile import Days, MaterializedReading
 from metering_dagster.billing_changes.services.deployment import Billing
-from metering_dagster.billing_changes.services.poll import Ask, Looked, look
+from metering_dagster.billing_changes.services.poll import DueDay, PollResult, poll
 from metering_dagster.core.dagster_history import UNDER_WAY, last_materialization, text_of
 from metering_dagster.core.errors import DamagedFileError, ReplacedMeanwhileError
 from metering_dagster.core.instants import instant_of
@@ -31,13 +31,13 @@ from metering_dagster.settings import Settings
 if TYPE_CHECKING:
     from metering_dagster.billing_changes.stores.day_files import DayFiles
 
-NO_DATABASE = "BILLING_DATABASE_URL is not set: no billing data is looked at."
+NO_DATABASE = "BILLING_DATABASE_URL is not set: no billing data is polled."
 
 
 def billing_changes_sensor(settings: Settings, days: dg.DailyPartitionsDefinition) -> dg.SensorDefinition:
-    """Return `billing_changes`: asks for a run of each day whose billing data was ingested again.
+    """Build the sensor `billing_changes`: it requests a run of each day whose billing data was ingested again.
 
-    A look that fails fails its tick: the cursor, and with it the watermark, stays where it is.
+    A poll that fails fails its tick: the cursor, and with it the watermark, stays unchanged.
     """
 
     @dg.sensor(
@@ -46,8 +46,8 @@ def billing_changes_sensor(settings: Settings, days: dg.DailyPartitionsDefinitio
         minimum_interval_seconds=settings.billing_changes_seconds,
         default_status=dg.DefaultSensorStatus.RUNNING if settings.running else dg.DefaultSensorStatus.STOPPED,
         description=(
-            "Polls for days of billing data that were ingested again, and requests a run of each once its writes have "
-            "stopped. It also compares the reports with the database: the last days hourly, the whole horizon daily."
+            "Polls which days of billing data were ingested again, and requests a run of each once its writes pause. "
+            "Compares the reports with the database: the last days hourly, the whole horizon daily."
         ),
     )
     def tick(
@@ -55,33 +55,33 @@ def billing_changes_sensor(settings: Settings, days: dg.DailyPartitionsDefinitio
     ) -> dg.SensorResult | dg.SkipReason:
         if billing.settings.billing_database_url is None:
             return dg.SkipReason(NO_DATABASE)
-        before, said = cursor.read(context.cursor)
+        before, note = cursor.read(context.cursor)
         files = billing.files(context.instance.storage_directory())
-        # Before the database is read: a run that begins or ends meanwhile is then one too many, and never one too few.
+        # Before the database is read: a run that begins or ends meanwhile may cost one run too many, never one too few.
         warn = context.log.warning
         under_way, reported = _days_under_way(context.instance, warn), _reported(context.instance, files, warn)
         with billing.database.reading() as reading:
-            looked = look(
+            result = poll(
                 reading, before, billing.rules, reported=reported, under_way=under_way, partitions=_partitions(days)
             )
-        _leave_word(context, files, looked)
-        words = " ".join([said, *looked.notes]).strip()
-        if looked.asked and words:
-            context.log.info(words)
+        _write_heartbeat(context, files, result)
+        notes = " ".join([note, *result.notes]).strip()
+        if result.due_days and notes:
+            context.log.info(notes)
         return dg.SensorResult(
-            run_requests=[_request(ask) for ask in looked.asked],
-            skip_reason=None if looked.asked else " ".join(filter(None, [_waits(looked), words])),
-            cursor=cursor.write(looked.memory),
+            run_requests=[_request(due) for due in result.due_days],
+            skip_reason=None if result.due_days else " ".join(filter(None, [_skip_text(result), notes])),
+            cursor=cursor.write(result.cursor),
         )
 
     return tick
 
 
-def _request(ask: Ask) -> dg.RunRequest:
+def _request(due: DueDay) -> dg.RunRequest:
     return dg.RunRequest(
-        run_key=ask.run_key,
-        partition_key=ask.day.isoformat(),
-        run_config=dg.RunConfig(ops={BILLING_CHANGES.to_python_identifier(): ChangesRun(why=ask.why, gap=ask.gap)}),
+        run_key=due.run_key,
+        partition_key=due.day.isoformat(),
+        run_config=dg.RunConfig(ops={BILLING_CHANGES.to_python_identifier(): ChangesRun(why=due.why, gap=due.gap)}),
         tags=RUN_TAGS,
     )
 
@@ -101,14 +101,14 @@ def _days_under_way(instance: dg.DagsterInstance, warn: Callable[[str], object])
             days.add(day)
         elif key is not None:
             warn(
-                f"Run {run.run_id} of {JOB} is under way for the partition {shown_value(key)}, which is no day. It was "
-                "left alone, and no day waits for it. Cancel it if nobody wants it."
+                f"Run {run.run_id} of {JOB} is in progress for the invalid partition {shown_value(key)}. It was left "
+                "alone, and no day waits for it. Cancel it if it was started by mistake."
             )
     return days
 
 
 def _day_of(key: str) -> date | None:
-    """Return the day whose partition has this key. Python reads other spellings of a day as well; they are no keys."""
+    """Return the day of this partition key; None for an invalid key, such as another spelling that Python reads."""
     try:
         day = date.fromisoformat(key)
     except ValueError:
@@ -119,21 +119,22 @@ def _day_of(key: str) -> date | None:
 def _reported(
     instance: dg.DagsterInstance, files: "DayFiles", warn: Callable[[str], object]
 ) -> Callable[[date], MaterializedReading | None]:
-    """Return what is known of a day's last materialization. A day whose file is gone was never reported, whatever
-    Dagster's records say: consumers read the files.
+    """Return a lookup of a day's last materialization.
+
+    A day without a file counts as never reported, whatever Dagster's records say: consumers read the files.
     """
     stored = files.generations()
 
     def reported(day: date) -> MaterializedReading | None:
         found = last_materialization(instance, BILLING_CHANGES, day.isoformat()) if day in stored else None
         if found is None or READ_AT not in found[1] or STATE not in found[1]:
-            return None  # a person reports that it is materialized, and that is all
+            return None  # reported as materialized by hand, without a reading
         read_at, state = instant_of(text_of(found[1], READ_AT)), text_of(found[1], STATE)
         if read_at is None or state is None:
             warn(
-                f"The last materialization of {day} has no instant as its {READ_AT} or no text as its {STATE}, so no "
-                "run of this project wrote it. The day counts as never reported. Its file was left as it is; its next "
-                "run writes both anew."
+                f"The last materialization of {day} has an invalid {READ_AT} or {STATE}, so no run of this project "
+                "wrote it. The day counts as never reported. Its file was left as it is; the day's next run writes "
+                "both anew."
             )
             return None
         return MaterializedReading(read_at, state)
@@ -141,20 +142,25 @@ def _reported(
     return reported
 
 
-def _leave_word(context: dg.SensorEvaluationContext, files: "DayFiles", looked: Looked) -> None:
-    """Tell consumers how far the reports go."""
-    word = heartbeat.Heartbeat(looked.memory.looked, looked.complete_until, looked.first_day, tuple(looked.waiting))
+def _write_heartbeat(context: dg.SensorEvaluationContext, files: "DayFiles", result: PollResult) -> None:
+    """Write the heartbeat, by which consumers know how complete the reports are."""
+    beat = heartbeat.Heartbeat(result.cursor.polled_at, result.complete_until, result.first_day, tuple(result.waiting))
     try:
         before = files.document(heartbeat.NAME)
-        files.replace_document(heartbeat.NAME, word.content(), before.generation if before else None)
+        files.replace_document(heartbeat.NAME, beat.content(), before.generation if before else None)
     except ReplacedMeanwhileError as rival:
-        context.log.warning(f"Somebody else looks as well, and has left word meanwhile: {rival}")
+        context.log.warning(f"Another sensor updated the heartbeat meanwhile: {rival}")
     except DamagedFileError as damaged:
-        context.log.error(f"Consumers are not told how far the reports go. {damaged}")
+        context.log.error(
+            f"The heartbeat was not updated: consumers do not see how complete the reports are. {damaged}"
+        )
 
 
-def _waits(looked: Looked) -> str:
-    if not looked.waiting:
-        return "Nothing has moved that is not materialized."
-    days = ", ".join(str(day) for day in looked.waiting[:5]) + (" …" if len(looked.waiting) > 5 else "")
-    return f"Moved and not materialized yet: {len(looked.waiting)} days ({days}): not quiet yet, or their runs go on."
+def _skip_text(result: PollResult) -> str:
+    if not result.waiting:
+        return "Every changed day is materialized."
+    days = ", ".join(str(day) for day in result.waiting[:5]) + (" …" if len(result.waiting) > 5 else "")
+    return (
+        f"Changed and not materialized yet: {len(result.waiting)} days ({days}). They are still receiving writes, or "
+        "their runs are in progress."
+    )

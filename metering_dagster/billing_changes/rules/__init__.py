@@ -1,1 +1,1 @@
-"""What decides: plain values in, plain values out."""
+"""Decisions of this room: plain values in, plain values out."""

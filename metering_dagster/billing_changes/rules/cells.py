@@ -1,7 +1,7 @@
-"""Subscriptions, cells and what the two tables hold of them (domain: the billing-changes signal). Pure.
+"""Subscriptions, cells and the rows that both tables hold of them (domain §7). Pure.
 
-Belongs here: whose a row is, how rows of both tables make a cell, when two looks at a day saw the same. Does not: SQL
-(queries), from when on to look (watermark), what is reported of a cell (day_diff).
+Belongs here: the owner of a row, how rows of both tables make a cell, when two readings of a day found the same. Does
+not: SQL (stores/queries), from which stamp on to read (watermark), what is reported of a cell (day_diff).
 """
 
 import hashlib
@@ -13,24 +13,24 @@ from enum import StrEnum
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 EARLIEST_STAMP = datetime(2000, 1, 1, tzinfo=UTC)
-"""No row of cloud costs was ingested before: an earlier stamp stands for none, such as 1970-01-01 00:00:01."""
+"""No row of cloud costs was ingested before that. An earlier stamp, such as 1970-01-01 00:00:01, counts as none."""
 _MICROSECOND = timedelta(microseconds=1)
 Amounts = tuple[tuple[str, Decimal], ...]
 """Sums by currency, ordered by currency: amounts of different currencies are never added."""
 
 
 class Signal(StrEnum):
-    """The columns that tell of an ingest; the others of these two tables stay frozen."""
+    """Columns that advance at each ingest; the other stamps of these two tables stay frozen."""
 
     DAILY = "billing_daily.fetched_at"
     FACTS = "cost_facts.updated_at"
 
 
-class Oddity(StrEnum):
-    """A reason why a stamp does not say when its row was ingested."""
+class StampFault(StrEnum):
+    """Reason why a stamp does not show when its row was ingested."""
 
     MISSING = "missing"
-    """NULL, or a zero date of MySQL's, `0000-00-00 00:00:00`."""
+    """NULL, or MySQL's zero date, `0000-00-00 00:00:00`."""
     EARLY = "early"
     """Before `EARLIEST_STAMP`."""
     AHEAD = "ahead"
@@ -39,14 +39,14 @@ class Oddity(StrEnum):
 
 @dataclass(frozen=True)
 class TenantScope:
-    """The tenant of a row by its `scope_id`."""
+    """Tenant that a row belongs to by its `scope_id`."""
 
     scope_id: str
 
 
 @dataclass(frozen=True)
 class Group:
-    """The resource group of a row of the facts, as the row spells it."""
+    """Resource group that a row of the facts belongs to, as the row spells it."""
 
     integration_id: str
     resource_group: str
@@ -54,39 +54,39 @@ class Group:
 
 @dataclass(frozen=True, order=True)
 class Subscription:
-    """An enabled row of `cmdb_billing_subscriptions`: a tenant, or a resource group of an integration."""
+    """Enabled row of `cmdb_billing_subscriptions`: a tenant, or a resource group of an integration."""
 
     id: str
-    """For a tenant this is the `scope_id`."""
+    """For a tenant: the `scope_id`."""
     integration_id: str
     external_id: str
-    """For a resource group this is its name."""
+    """For a resource group: its name."""
     name: str
     provider: str
     is_resource_group: bool
 
     @property
     def owner(self) -> TenantScope | Group:
-        """Return whose rows it claims."""
+        """Return the owner of the rows that it claims."""
         return Group(self.integration_id, self.external_id) if self.is_resource_group else TenantScope(self.id)
 
 
 @dataclass(frozen=True)
 class Side:
-    """One table's content for a cell: enough to notice another row or another stamp."""
+    """One table's part of a cell: enough to notice a row or a stamp that differs from before."""
 
     rows: int
     unstamped: int = 0
-    """Rows without a stamp (NULL, or a zero date): nothing tells when they were ingested."""
+    """Rows without a stamp (NULL, or a zero date): when they were ingested is unknown."""
     newest: datetime | None = None
     """The latest stamp, in UTC, to the microsecond; None where no row has one."""
     stamps: int = 0
-    """The stamps added up, in microseconds since 1970: one stamp that moves changes it."""
+    """The sum of the stamps, in microseconds since 1970: each stamp that advances changes it."""
     amounts: Amounts = ()
-    """Empty where amounts were not asked for."""
+    """Empty where amounts were not read."""
 
     def __add__(self, other: "Side") -> "Side":
-        """Return both together, as one side of one cell."""
+        """Add up both as one side of one cell."""
         newest = max((stamp for stamp in (self.newest, other.newest) if stamp is not None), default=None)
         return Side(
             self.rows + other.rows,
@@ -98,14 +98,14 @@ class Side:
 
     @property
     def state(self) -> str:
-        """Its rows and stamps as a short text; the same text for the same rows and stamps. Amounts do not count."""
+        """Return a short text of the rows and stamps, equal for equal rows and stamps. Amounts do not count."""
         newest = "" if self.newest is None else self.newest.isoformat(timespec="microseconds")
         return f"{self.rows}/{self.unstamped}/{newest}/{self.stamps}"
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A group of rows that one of the queries found."""
+    """Rows of one owner and day that one of the queries found."""
 
     signal: Signal
     day: date
@@ -115,7 +115,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Cell:
-    """A subscription on a day, with what the two tables hold of it. At least one of them holds something."""
+    """Subscription on a day, with what the two tables hold of it. At least one of them holds something."""
 
     subscription: Subscription
     day: date
@@ -124,28 +124,28 @@ class Cell:
 
     @property
     def sides(self) -> dict[Signal, Side]:
-        """Return what there is, by the signal that tells of it."""
+        """Return the sides that have rows, by their signal."""
         found = {Signal.DAILY: self.daily, Signal.FACTS: self.facts}
         return {signal: side for signal, side in found.items() if side is not None}
 
     @property
     def last_ingested_at(self) -> datetime | None:
-        """Return the later one of both signals (domain: the later time wins); None where no row has a stamp."""
+        """Return the later one of both signals (domain §7: the later time wins); None where no row has a stamp."""
         return max((side.newest for side in self.sides.values() if side.newest is not None), default=None)
 
     @property
     def amounts(self) -> Amounts:
-        """Return what the cell costs: the daily row says it where there is one, else the facts' sum."""
+        """Return the cell's cost: the daily row's amount where there is one, else the facts' sum."""
         return self.daily.amounts if self.daily is not None else self.facts.amounts if self.facts is not None else ()
 
     @property
     def state(self) -> str:
-        """Its rows and stamps as a text."""
+        """Return a text of the rows and stamps of both sides, equal for equal rows and stamps."""
         return ";".join(f"{signal}={side.state}" for signal, side in self.sides.items())
 
     @property
     def key(self) -> "CellKey":
-        """Return what tells it from every other cell."""
+        """Return the day and the subscription's id, which no other cell has."""
         return self.day, self.subscription.id
 
 
@@ -154,7 +154,7 @@ CellKey = tuple[date, str]
 
 
 def key_of(identifier: str) -> str:
-    """Return the form in which identifiers are compared: without regard to case, as Azure treats resource groups.
+    """Return the form in which identifiers are compared: case does not count, as in Azure's resource groups (§7).
 
     Blanks at the end do not count either: MySQL's older collations ignore them, and SQL filters by those.
     """
@@ -162,45 +162,45 @@ def key_of(identifier: str) -> str:
 
 
 def owner_key(owner: TenantScope | Group) -> tuple[str, ...]:
-    """Return the form in which owners are compared: rows of equal keys are the same owner's."""
+    """Return the form in which owners are compared: equal keys are the same owner."""
     if isinstance(owner, TenantScope):
         return (key_of(owner.scope_id),)
     return key_of(owner.integration_id), key_of(owner.resource_group)
 
 
 class Claims:
-    """Whose a row is. Several subscriptions may claim the same rows, and then each of them has the cell."""
+    """Subscriptions by the owner of the rows they claim. Several may claim the same rows: each then has the cell."""
 
     def __init__(self, subscriptions: Iterable[Subscription]) -> None:
-        """`subscriptions`: the enabled ones."""
+        """Keep the enabled `subscriptions`."""
         self.subscriptions: Sequence[Subscription] = sorted(subscriptions)
         self._by_owner: dict[tuple[str, ...], list[Subscription]] = {}
         for one in self.subscriptions:
             self._by_owner.setdefault(owner_key(one.owner), []).append(one)
 
     def of(self, owner: TenantScope | Group) -> Sequence[Subscription]:
-        """Return the subscriptions that claim rows of this owner; none is an answer."""
+        """Return the subscriptions that claim rows of this owner; none is valid."""
         return self._by_owner.get(owner_key(owner), ())
 
     @property
     def tenants(self) -> list[str]:
-        """Return the scope ids to ask for, each once."""
+        """Return the scope ids to query, each once."""
         return sorted({one.id for one in self.subscriptions if not one.is_resource_group})
 
     @property
     def groups(self) -> list[tuple[str, str]]:
-        """Return the integrations and names of the resource groups to ask for, each spelling once."""
+        """Return integration and name of each resource group to query, each spelling once."""
         return sorted({(one.integration_id, one.external_id) for one in self.subscriptions if one.is_resource_group})
 
     @property
     def digest(self) -> str:
-        """Short, and another one as soon as a subscription claims other rows. Its name and provider do not count."""
+        """Return a digest that changes once a subscription claims other rows. Names and providers do not count."""
         return digest(f"{one.id}|{one.is_resource_group}|{one.integration_id}|{one.external_id}"
                       for one in self.subscriptions)  # fmt: skip
 
 
 def cells_of(pieces: Iterable[Piece], claims: Claims) -> dict[CellKey, Cell]:
-    """Return the cells that these pieces make; pieces that nobody claims make none. Pieces of one side are added up."""
+    """Build cells of these pieces: pieces of one side are added up, unclaimed ones are left out."""
     sides: dict[tuple[date, Subscription, Signal], Side] = {}
     for piece in pieces:
         for one in claims.of(piece.owner):
@@ -215,7 +215,7 @@ def cells_of(pieces: Iterable[Piece], claims: Claims) -> dict[CellKey, Cell]:
 
 
 def states_of_days(cells: Iterable[Cell]) -> dict[date, str]:
-    """For each day a short digest of the rows and stamps of its cells: the same one for the same rows and stamps."""
+    """Return for each day a digest of its cells' rows and stamps, equal for equal rows and stamps."""
     texts: dict[date, list[str]] = {}
     for cell in cells:
         texts.setdefault(cell.day, []).append(f"{cell.subscription.id}:{cell.state}")
@@ -228,12 +228,12 @@ def microseconds_of(instant: datetime) -> int:
 
 
 def instant_of(microseconds: int) -> datetime:
-    """Return the inverse of `microseconds_of`, in UTC."""
+    """Invert `microseconds_of`; the instant is in UTC."""
     return _EPOCH + microseconds * _MICROSECOND
 
 
 def digest(texts: Iterable[str]) -> str:
-    """Short (48 bits): it tells states of one thing apart, not things from each other."""
+    """Return a digest of 48 bits: enough to tell states of one thing apart, not to tell things from each other."""
     return hashlib.blake2b("\n".join(texts).encode(), digest_size=6).hexdigest()
 
 
@@ -245,7 +245,7 @@ def _added(one: Amounts, other: Amounts) -> Amounts:
 
 
 def newest_of_days(cells: Mapping[CellKey, Cell]) -> dict[date, datetime]:
-    """Return the latest stamp of each day."""
+    """Return the latest stamp of each day; days without a stamp are left out."""
     found: dict[date, datetime] = {}
     for cell in cells.values():
         stamp = cell.last_ingested_at

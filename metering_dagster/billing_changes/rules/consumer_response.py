@@ -1,8 +1,7 @@
-"""What a named consumer is answered: the reported cells that are new for it, and how far they go (domain: the
-billing-changes signal). Pure.
+"""The response to a named consumer: the reported cells new for it, and how complete they are (domain §7). Pure.
 
-Belongs here: rows out of reports, the meta block of such an answer. Does not: marks and tokens (consumer_offsets),
-reading reports and heartbeat (feed).
+Belongs here: rows of reports, the meta block of such a response. Does not: marks and tokens (consumer_offsets), reading
+reports and heartbeat (feed).
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -26,30 +25,30 @@ from metering_dagster.billing_changes.rules.heartbeat import Heartbeat
 
 _DETECTS = (
     "cells that a run of billing_changes found ingested again, by either signal, with the same amount too",
-    "what a late commit, a deletion or a wrong clock hid at first, once the sensor has compared the day: within about "
-    "an hour for the last 3 days, a day for the others",
+    "changes that a late commit, a deletion or a wrong clock hid at first, once the sensor has compared the day: "
+    "within about an hour for the last 3 days, a day for the others",
 )
 
-_LOST = "what was reported of it is gone: a run of billing_changes reports it again"
-_DAMAGED = "what was reported of it cannot be understood (damaged says what to do), so nothing of it is in the rows"
+_LOST = "its report is gone: a run of billing_changes reports it again"
+_DAMAGED = "its report cannot be understood (damaged says what to do), so none of it is in the rows"
 
 
 @dataclass(frozen=True)
 class ReportedDays:
-    """The reported days that a consumer can take."""
+    """Reports that are stored for a consumer."""
 
     reports: Sequence[DayReport]
-    """Of the days that hold something it has not taken."""
+    """Those of days with something that the consumer has not taken."""
     lost: Collection[date]
-    """Days that it has taken of, and of which no report is there any more."""
+    """Days that the consumer has taken before, and whose report is gone."""
     heartbeat: Heartbeat | None
-    """Read before the reports, so that they are not older than it says."""
+    """Read before the reports, so that they are at least as new as it says."""
     damaged: Mapping[date, str] = field(default_factory=dict)
-    """Days whose reports cannot be understood, each in words. They stay due."""
+    """Days whose report cannot be understood, with the error message of each. They stay due."""
 
 
 def answer_for(
-    standing: ConsumerOffset,
+    offset: ConsumerOffset,
     offer: Offer,
     reported: ReportedDays,
     *,
@@ -57,17 +56,17 @@ def answer_for(
     horizon: timedelta,
     stale: timedelta,
 ) -> FeedResponse:
-    """Return the rows that are new for the consumer, under the token of the offer that moves its marks past them.
+    """Build the response: the rows that are new for the consumer, and the token of the offer that covers them.
 
-    `now` is this machine's clock, `horizon` counts where no heartbeat tells it; a heartbeat older than `stale` is
-    said to be old.
+    `now` is this machine's clock. `horizon` applies where there is no heartbeat. The response warns of a heartbeat
+    older than `stale`.
     """
     beat = reported.heartbeat
-    rows = tuple(sorted((_row(row) for report in reported.reports for row in standing.new_of(report)), key=order))
+    rows = tuple(sorted((_row(row) for report in reported.reports for row in offset.new_of(report)), key=order))
     first_day = beat.first_day if beat else now.date() - horizon
     return FeedResponse(rows, Meta(
-        since=standing.complete_until,
-        horizon=(beat.looked.date() - first_day if beat else horizon).days,
+        since=offset.complete_until,
+        horizon=(beat.polled_at.date() - first_day if beat else horizon).days,
         first_day=first_day,
         changed_cells=len(rows),
         signals=signals_of(rows),
@@ -80,16 +79,16 @@ def answer_for(
             for first, last in day_ranges(days)
         ),
         read_at=now,
-        consumer=standing.name,
+        consumer=offset.name,
         token=offer.token,
-        looked_at=beat.looked if beat else None,
+        looked_at=beat.polled_at if beat else None,
         pending=beat.pending if beat else (),
         damaged=tuple(reported.damaged.values()),
     ))  # fmt: skip
 
 
 def _row(row: CellChange) -> AnswerRow:
-    """Without what compares two runs (changed, amounts before): a consumer may have missed runs in between."""
+    """Leave out what compares two runs (changed, amounts before): a consumer may have missed runs in between."""
     one = row.cell.subscription
     return AnswerRow(
         row.cell.day, one.id, one.external_id, one.name, one.provider, row.last_ingested_at, row.signals,
@@ -104,7 +103,7 @@ def _damage(days: Collection[date]) -> list[str]:
 
 def _does_not_detect(first_day: date, beat: Heartbeat | None, now: datetime, stale: timedelta) -> tuple[str, ...]:
     return (
-        f"days before {first_day}, which are older than the horizon, unless somebody materializes them by hand",
+        f"days before {first_day}, which are older than the horizon, unless an operator materializes them",
         "days that have not begun in UTC",
         *_freshness(beat, now, stale),
         "cells whose deletion, or whose write with an old stamp, the sensor has not compared yet",
@@ -114,17 +113,17 @@ def _does_not_detect(first_day: date, beat: Heartbeat | None, now: datetime, sta
 
 def _freshness(beat: Heartbeat | None, now: datetime, stale: timedelta) -> list[str]:
     if beat is None:
-        return ["how far this is complete: the sensor billing_changes has left no word of a look. Is it switched on?"]
+        return ["how complete this is: the sensor billing_changes has recorded no poll. Is it switched on?"]
     if beat.complete_until is None:
-        told = ["how far this is complete: not all days of the horizon have been materialized for a first time"]
+        limits = ["how complete this is: some days of the horizon have never been materialized"]
     else:
-        told = [f"all of what was stamped at {instant_text(beat.complete_until)} or later: some may be missing yet"]
+        limits = [f"everything stamped at {instant_text(beat.complete_until)} or later: some may still be missing"]
     if beat.pending:
-        told.append("what has moved in days that are not materialized yet (pending)")
-    if now - beat.looked > stale:
-        minutes = int((now - beat.looked) / timedelta(minutes=1))
-        told.append(
-            f"anything ingested since {instant_text(beat.looked)}: the sensor billing_changes has not looked for "
-            f"{minutes} minutes. Is it switched on, and the database there?"
+        limits.append("the latest changes of days that are not materialized yet (pending)")
+    if now - beat.polled_at > stale:
+        minutes = int((now - beat.polled_at) / timedelta(minutes=1))
+        limits.append(
+            f"anything ingested since {instant_text(beat.polled_at)}: the sensor billing_changes has not polled for "
+            f"{minutes} minutes. Is it switched on, and the database reachable?"
         )
-    return told
+    return limits

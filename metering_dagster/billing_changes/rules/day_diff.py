@@ -1,8 +1,8 @@
-"""What is reported of a day: its cells, compared with what was reported of them before (domain: the billing-changes
-signal). Pure: the database's clock is an argument.
+"""The report of a day: its cells, compared with the day's previous report (domain §7). Pure: the database's clock is an
+argument.
 
-Belongs here: touched, changed, vanished; what a run of the same day again keeps. Does not: reading the tables
-(queries), where reports lie (day_files).
+Belongs here: touched, changed, vanished; what another run of the same day keeps. Does not: reading the tables
+(stores/queries), where reports are stored (stores/day_files).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,28 +27,27 @@ _TICK = timedelta(microseconds=1)
 
 @dataclass(frozen=True)
 class CellChange:
-    """The report on one cell."""
+    """Row of a day's report: a cell, compared with the previous report."""
 
     cell: Cell
-    """As the tables held it. Of a vanished cell neither side is left."""
+    """The cell as the tables held it. A vanished cell has neither side."""
     last_ingested_at: datetime | None
-    """The latest stamp, in UTC; of a vanished cell the last one that was seen. None where no row has a stamp."""
+    """The latest stamp, in UTC; of a vanished cell the last one seen. None where no row has a stamp."""
     amounts_before: Amounts | None
-    """What the cell cost by the day's previous report; None if that did not know the cell."""
+    """The cell's cost in the day's previous report; None if the cell was not in it."""
     signals: tuple[Signal, ...]
     """The tables in which this state of the cell differs from the one before it."""
     touched: bool
-    """Whether rows, stamps or amounts are others than in the day's previous report, or the cell was not in it."""
+    """True where rows, stamps or amounts differ from the day's previous report, or the cell was not in it."""
     changed: bool
-    """Whether an amount moved between the day's previous report and this one; never in a day's first report."""
+    """True where an amount differs from the day's previous report; never in a day's first report."""
     vanished: bool
-    """Reported before, and now in neither table."""
+    """True where the cell was reported before, and is now in neither table."""
     reported_at: datetime
     """When this state of the cell was first reported, by the database's clock. Within a day it only grows."""
 
     @property
     def key(self) -> CellKey:
-        """Return what tells the cell from every other."""
         return self.cell.key
 
     @property
@@ -58,20 +57,18 @@ class CellChange:
 
     @property
     def currency(self) -> str | None:
-        """Return that of all its amounts, now and before; joined by `+` where there are several, None without an
-        amount.
-        """
+        """Return the currency of all amounts, now and before: joined by `+` if several, None without an amount."""
         found = {currency for currency, _ in (*self.amounts, *(self.amounts_before or ()))}
         return "+".join(sorted(found)) if found else None
 
     @property
     def amount(self) -> Decimal | None:
-        """Return what it costs now, where all its amounts have one currency."""
+        """Return what the cell costs now; None where its amounts have several currencies, or there are none."""
         return self._single(self.amounts)
 
     @property
     def amount_before(self) -> Decimal | None:
-        """Return what it cost before, where all its amounts have one currency."""
+        """Return what the cell cost before; None where its amounts have several currencies, or there are none."""
         return self._single(self.amounts_before or ())
 
     def _single(self, amounts: Amounts) -> Decimal | None:
@@ -80,13 +77,13 @@ class CellChange:
 
 @dataclass(frozen=True)
 class DayReport:
-    """Everything that is reported of a day: the content of its file."""
+    """Full report of a day: the content of its file."""
 
     day: date
     read_at: datetime
-    """When the tables were read, by the database's clock: what was committed before that is in it."""
+    """When the tables were read, by the database's clock: everything committed before that is in it."""
     since: datetime | None
-    """When they were read for the report before; None in the first one, in which everything is touched."""
+    """When they were read for the previous report; None in the first one, in which everything is touched."""
     state: str
     """A digest of the rows and stamps of the day's cells; empty if there are none."""
     newest: datetime | None
@@ -95,16 +92,16 @@ class DayReport:
 
     @property
     def touched(self) -> list[CellChange]:
-        """Return the cells to be pulled again since the report before."""
+        """Return the cells to be pulled again since the previous report."""
         return [row for row in self.rows if row.touched]
 
 
 def report(
     day: date, cells: Mapping[CellKey, Cell], claims: Claims, read_at: datetime, before: DayReport | None
 ) -> DayReport:
-    """Return what is to be reported of a day whose cells were read at `read_at`, with their amounts.
+    """Build the report of a day whose cells were read at `read_at`, with their amounts.
 
-    The same cells again give the same rows, but for what is said about the run itself: nothing is touched then.
+    Unchanged cells keep their rows, except that none is touched or changed any more.
     """
     known = before or DayReport(day, read_at, None, "", None, ())
     at = read_at if known.newest is None else max(read_at, known.newest + _TICK)
@@ -121,11 +118,11 @@ def report(
 def compare(
     before: Sequence[CellChange], now: Mapping[CellKey, Cell], claims: Claims, at: datetime
 ) -> list[CellChange]:
-    """Return each cell as it is `now` beside what was reported of it `before`, ordered by external id, then id.
+    """Compare each cell as it is `now` with its row `before`; rows are ordered by external id, then id.
 
     `at` stands for the reading, and is later than any `reported_at` before. A cell that is gone stays as a vanished
-    one, touched in the run that missed it. So does one that no subscription claims any more: whoever took it is to know
-    that it is no longer theirs.
+    one, touched in the run that missed it. So does one that no subscription claims any more: a consumer that took it
+    must learn that it is no longer theirs.
     """
     known = {row.key: row for row in before}
     subscriptions = {one.id: one for one in claims.subscriptions}
@@ -138,29 +135,29 @@ def compare(
     return sorted(rows, key=lambda row: (row.cell.subscription.external_id, row.cell.subscription.id))
 
 
-def moved_money(rows: Iterable[CellChange]) -> dict[str, tuple[Decimal, Decimal]]:
-    """By currency, what the amounts of changed cells have moved by: added up, and added up without their signs.
+def money_differences(rows: Iterable[CellChange]) -> dict[str, tuple[Decimal, Decimal]]:
+    """Return by currency the differences of changed cells' amounts: their sum, and their sum without signs.
 
-    An owner counts once, however many subscriptions claim it: what one of them holds of it, all of them hold. But a
-    tenant's amounts hold those of its resource groups: give rows of one kind alone.
+    An owner counts once, however many subscriptions claim it: all of them hold the same amounts. A tenant's amounts
+    include those of its resource groups, so pass rows of one kind alone.
     """
     by_owner: dict[tuple[str, ...], list[CellChange]] = {}
     for row in rows:
         by_owner.setdefault(owner_key(row.cell.subscription.owner), []).append(row)
-    moved: dict[str, tuple[Decimal, Decimal]] = {}
+    differences: dict[str, tuple[Decimal, Decimal]] = {}
     for same in by_owner.values():
         if not any(row.changed for row in same):
             continue
-        # A claim that came has nothing before, one that went has nothing now: each is known by the others.
+        # A new claim has no amounts before, a removed one has none now: other claims of the owner have them.
         now, before = (row.amounts for row in same), (row.amounts_before or () for row in same)
         for currency, by in _difference(next(filter(None, now), ()), next(filter(None, before), ())).items():
-            total, gross = moved.get(currency, (Decimal(), Decimal()))
-            moved[currency] = total + by, gross + abs(by)
-    return dict(sorted(moved.items()))
+            total, gross = differences.get(currency, (Decimal(), Decimal()))
+            differences[currency] = total + by, gross + abs(by)
+    return dict(sorted(differences.items()))
 
 
 def _labeled(row: CellChange, subscription: Subscription | None) -> CellChange:
-    """Return the row under the subscription's present name, where it is still enabled."""
+    """Return the row under the subscription's present name, if it is still enabled."""
     return row if subscription is None else replace(row, cell=replace(row.cell, subscription=subscription))
 
 
@@ -174,7 +171,7 @@ def _present(cell: Cell, before: CellChange | None, at: datetime) -> CellChange:
         amounts_before=before.amounts if before else None,
         signals=signals if before is None or touched else before.signals,
         touched=touched,
-        changed=_amounts_moved(cell, earlier),
+        changed=_amounts_differ(cell, earlier),
         vanished=False,
         reported_at=at if before is None or touched else before.reported_at,
     )
@@ -190,20 +187,20 @@ def _absent(before: CellChange, at: datetime) -> CellChange:
         amounts_before=before.amounts,
         signals=_signals(gone, before.cell),
         touched=True,
-        changed=_amounts_moved(gone, before.cell),
+        changed=_amounts_differ(gone, before.cell),
         vanished=True,
         reported_at=at,
     )
 
 
 def _signals(now: Cell, before: Cell | None) -> tuple[Signal, ...]:
-    """Return the tables that hold something else of the cell than before."""
+    """Return the tables whose part of the cell differs from before."""
     earlier = before.sides if before else {}
     return tuple(signal for signal in Signal if earlier.get(signal) != now.sides.get(signal))
 
 
-def _amounts_moved(now: Cell, before: Cell | None) -> bool:
-    """Return whether one of the tables holds another amount; a sum of nothing counts as no sum."""
+def _amounts_differ(now: Cell, before: Cell | None) -> bool:
+    """Judge whether one of the tables holds another amount. A missing amount counts as 0."""
     earlier = before.sides if before else {}
     return any(_difference(_of(now.sides.get(signal)), _of(earlier.get(signal))) for signal in Signal)
 

@@ -1,8 +1,8 @@
-"""What the feed answers: rows, and a meta block that says what they do and do not tell (domain: the billing-changes
-signal). Pure: the database's clock is an argument.
+"""The feed's response: rows, and a meta block that says what they do and do not cover (domain §7). Pure: the database's
+clock is an argument.
 
-Belongs here: what may be asked, the answer's shape, the answer to "ingested since". Does not: reading the tables
-(queries), what a named consumer has taken already (consumer_offsets), layout (words).
+Belongs here: valid requests, the response's shape, the response to "ingested since". Does not: reading the tables
+(stores/queries), what a named consumer has taken already (consumer_offsets), layout (cli).
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -15,15 +15,15 @@ from metering_dagster.billing_changes.rules.cells import (
     Amounts,
     Cell,
     Claims,
-    Oddity,
     Piece,
     Signal,
+    StampFault,
     cells_of,
 )
 from metering_dagster.core.errors import FeedRefusedError
 
 LONGEST_HORIZON = timedelta(days=92)
-"""Days older than that are never looked at (domain)."""
+"""Days older than that are never read (domain §7)."""
 _EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)
 _SHOWN = 60
 _MOST_DECIMALS = 6
@@ -33,12 +33,12 @@ ALWAYS_UNSEEN = (
     "a row whose amount was changed without a new stamp",
     "rows that no enabled subscription claims",
 )
-"""What no way of asking detects."""
+"""Changes that no request detects."""
 
 
 @dataclass(frozen=True)
 class AnswerRow:
-    """A cell that was ingested again: re-pull this subscription for this day."""
+    """Cell that was ingested again: re-pull this subscription for this day."""
 
     day: date
     subscription_id: str
@@ -48,14 +48,14 @@ class AnswerRow:
     last_ingested_at: datetime | None
     """The later one of both signals, in UTC; None where no row has a stamp, or none is left."""
     signals: tuple[Signal, ...]
-    """The columns that told of it."""
+    """The columns that advanced."""
     reported_at: datetime | None = None
-    """When this state of the cell was first materialized. None, like the two below, if asked by `since`: such an answer
+    """When this state of the cell was first materialized. None, like the two below, in a response to `since`, which
     reads stamps alone."""
     amounts: Amounts | None = None
-    """What the cell costs, by currency."""
+    """The cell's cost by currency."""
     vanished: bool | None = None
-    """Whether the cell was there once and is in neither table now: drop it."""
+    """True where the cell was reported once and is in neither table now: drop it."""
 
 
 @dataclass(frozen=True)
@@ -69,38 +69,38 @@ class Repull:
 
 @dataclass(frozen=True)
 class Meta:
-    """The meaning of the rows of a response: what they detect, and what they do not."""
+    """Meta block of a response: what the rows cover, and what they do not."""
 
     since: datetime | None
-    """In UTC. For a named consumer: up to where what it has acknowledged was complete; None if that is not known."""
+    """In UTC. For a named consumer: up to when its acknowledged rows were complete; None if unknown."""
     horizon: int
     """In days."""
     first_day: date
-    """The oldest day that is looked at."""
+    """The oldest day that is read."""
     changed_cells: int
     signals: tuple[Signal, ...]
     """Those that contributed."""
     detects: tuple[str, ...]
     does_not_detect: tuple[str, ...]
     complete_until: datetime | None
-    """Nothing that was stamped before is missing; asked by `since`, this is the next one. None: not known."""
+    """Nothing stamped before that is missing; in a response to `since`, it is the next `since`. None: unknown."""
     repull_by_hand: tuple[Repull, ...]
     read_at: datetime
     """When it was read: by the database's clock, or for a named consumer by this machine's."""
     consumer: str | None = None
     token: str | None = None
-    """What a named consumer acknowledges once it has taken these rows."""
+    """For a named consumer: what it acknowledges once it has taken these rows."""
     looked_at: datetime | None = None
-    """For a named consumer: when the sensor last looked; None if it never did."""
+    """For a named consumer: when the sensor last polled; None if it never did."""
     pending: tuple[date, ...] = ()
-    """For a named consumer: days that have moved and are not materialized yet."""
+    """For a named consumer: changed days that are not materialized yet."""
     damaged: tuple[str, ...] = ()
     """For a named consumer: which days' files cannot be understood, and what to do. Those days are not in the rows."""
 
 
 @dataclass(frozen=True)
 class FeedResponse:
-    """Rows ordered by date, external id and id, with what they tell."""
+    """Rows ordered by date, external id and id, with a meta block."""
 
     rows: tuple[AnswerRow, ...]
     meta: Meta
@@ -114,7 +114,7 @@ COLUMNS = (
 
 
 def record(row: AnswerRow) -> dict[str, object]:
-    """Return the row under the names of its fields, signals and amounts as text: what a table holds of it."""
+    """Return the row as a record of a table: values by column name, signals and amounts as text."""
     values = (
         row.day, row.subscription_id, row.external_id, row.name, row.provider, row.last_ingested_at,
         ", ".join(row.signals), row.reported_at, amounts_text(row.amounts), row.vanished,
@@ -123,17 +123,17 @@ def record(row: AnswerRow) -> dict[str, object]:
 
 
 def amounts_text(amounts: Amounts | None) -> str | None:
-    """Such as `12.500000 EUR, 3.000000 USD`; None where they are not known."""
+    """Return amounts as text, such as `12.500000 EUR, 3.000000 USD`; None where they are unknown."""
     return None if amounts is None else ", ".join(f"{amount:f} {currency}" for currency, amount in amounts)
 
 
 def instant_text(instant: datetime) -> str:
-    """ISO-8601 in UTC, to the microsecond: `2026-11-28T10:00:00.148758Z`. As text it sorts as it does in time."""
+    """Return ISO-8601 text in UTC, to the microsecond: `2026-11-28T10:00:00.148758Z`. It sorts by time."""
     return f"{instant.astimezone(UTC).replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
 
 
-def asked_since(since: object) -> datetime:
-    """Return the instant that somebody asks for, in UTC: of ISO-8601 text that names its zone, or of an aware datetime.
+def parsed_since(since: object) -> datetime:
+    """Parse the `since` of a request into UTC: ISO-8601 text that names its zone, or an aware datetime.
 
     Raises `FeedRefusedError` where it is neither, or lies before 1970.
     """
@@ -142,8 +142,8 @@ def asked_since(since: object) -> datetime:
             instant = datetime.fromisoformat(since.strip())
         except ValueError:
             raise FeedRefusedError(
-                f"since={_shown(since)} is no ISO-8601 instant. {_UNTOUCHED} Ask like 2026-11-28T10:30:00Z or "
-                "2026-11-28T18:30:00+08:00."
+                f"since={_shown(since)} is an invalid ISO-8601 instant. {_UNTOUCHED} Write it like "
+                "2026-11-28T10:30:00Z or 2026-11-28T18:30:00+08:00."
             ) from None
     elif isinstance(since, datetime):
         instant = since
@@ -164,8 +164,8 @@ def asked_since(since: object) -> datetime:
         exact = datetime.min.replace(tzinfo=UTC)
     if exact < _EARLIEST:
         raise FeedRefusedError(
-            f"since={_shown(str(since))} lies before 1970, or so far off that it is no instant in UTC. {_UNTOUCHED} "
-            "Ask from 1970-01-01T00:00:00Z on for everything within the horizon."
+            f"since={_shown(str(since))} lies before 1970, or too far off for an instant in UTC. {_UNTOUCHED} "
+            "Use 1970-01-01T00:00:00Z for everything within the horizon."
         )
     return exact
 
@@ -176,23 +176,26 @@ def _shown(text: str) -> str:
 
 @dataclass(frozen=True)
 class FeedRequest:
-    """A question for what was ingested since an instant, of days within a horizon."""
+    """Request for the cells that were ingested since an instant, of days within a horizon.
+
+    Raises `FeedRefusedError` where `since` is later than `now`.
+    """
 
     since: datetime
     horizon: timedelta
     now: datetime
-    """The database's clock. `FeedRefusedError` if `since` is later."""
+    """The database's clock."""
 
     def __post_init__(self) -> None:
         if self.since > self.now:
             raise FeedRefusedError(
                 f"since={instant_text(self.since)} is in the future: the database's clock says "
-                f"{instant_text(self.now)}. Nothing but that clock was read. Ask for an instant that has passed."
+                f"{instant_text(self.now)}. Nothing but that clock was read. Use an instant that has passed."
             )
 
     @property
     def first_day(self) -> date:
-        """Return the oldest day within the horizon (domain: today in UTC less the horizon)."""
+        """Return the oldest day within the horizon (domain §7: today in UTC less the horizon)."""
         return self.now.date() - self.horizon
 
     @property
@@ -202,14 +205,15 @@ class FeedRequest:
 
     @property
     def read_from(self) -> date:
-        """Return the oldest day to read. Days that left the horizon since `since` are read too, though not reported:
-        which of them have moved is told apart. Reading them costs nothing, since a range of stamps is read, not of
-        days.
+        """Return the oldest day to read.
+
+        Days that left the horizon since `since` are read too, but not reported as rows: the response lists those that
+        changed as days to re-pull. They cost nothing, for the query reads a range of stamps, not of days.
         """
         return max(self.first_day_then, min(self.first_day, self.now.date() - LONGEST_HORIZON))
 
     def start(self, decimals: int) -> datetime:
-        """Return from which stamp on to read, itself included, in a column that keeps so many decimals of a second.
+        """Return the first stamp to read, itself included, in a column that keeps so many decimals of a second.
 
         Such a column may hold less than the ingest's stamp: .123 where that was .123100.
         """
@@ -222,13 +226,13 @@ def answer_since(
     overlap: timedelta,
     pieces: Iterable[Piece],
     claims: Claims,
-    odd: Mapping[Oddity, Mapping[date, int]],
+    invalid_stamps: Mapping[StampFault, Mapping[date, int]],
 ) -> FeedResponse:
-    """Return the cells with a stamp from `since` on, itself included.
+    """Build the response: the cells with a stamp from `since` on, itself included (domain §7).
 
-    `pieces`: the rows with such stamps, of days from `question.read_from` on. `odd`: how many rows within the horizon
-    have a stamp that tells nothing, or lies ahead of the clock by more than the overlap, by day. `overlap`: for how
-    long an ingest's transaction may be open.
+    `pieces`: the rows with such stamps, of days from `question.read_from` on. `overlap`: how long an ingest's
+    transaction may stay open. `invalid_stamps`: the number of rows within the horizon, by day, whose stamp is invalid
+    or ahead of the clock by more than the overlap.
     """
     cells = cells_of(pieces, claims)
     inside = [cell for cell in cells.values() if cell.day >= question.first_day]
@@ -243,18 +247,18 @@ def answer_since(
         detects=_detects(question),
         does_not_detect=_does_not_detect(question, overlap, complete_until, claims),
         complete_until=complete_until,
-        repull_by_hand=_repulls(question, {day for day, _ in cells if day < question.first_day}, odd),
+        repull_by_hand=_repulls(question, {day for day, _ in cells if day < question.first_day}, invalid_stamps),
         read_at=question.now,
     ))  # fmt: skip
 
 
 def order(row: AnswerRow) -> tuple[date, str, str]:
-    """By date, then external id (domain); the id tells apart what both leave equal."""
+    """Return the sort key of a row: date, then external id (domain §7), then id."""
     return row.day, row.external_id, row.subscription_id
 
 
 def signals_of(rows: Iterable[AnswerRow]) -> tuple[Signal, ...]:
-    """Return those that contributed, always in the same order."""
+    """Return the signals that contributed, always in the same order."""
     found = {signal for row in rows for signal in row.signals}
     return tuple(signal for signal in Signal if signal in found)
 
@@ -278,16 +282,16 @@ def _does_not_detect(
     question: FeedRequest, overlap: timedelta, complete_until: datetime, claims: Claims
 ) -> tuple[str, ...]:
     minutes = int(overlap / timedelta(minutes=1))
-    nobody = () if claims.subscriptions else ("anything at all: no subscription is enabled",)
+    unclaimed = () if claims.subscriptions else ("anything at all: no subscription is enabled",)
     return (
-        *nobody,
+        *unclaimed,
         f"days before {question.first_day}, which are older than the horizon of {question.horizon.days} days",
-        f"rows stamped before {instant_text(question.since)}, even if they were committed later: the complete_until "
-        f"of an answer, asked for as the next since, leaves {minutes} minutes for that",
+        f"rows stamped before {instant_text(question.since)}, even if they were committed later: pass the "
+        f"complete_until of an answer as the next since, which leaves {minutes} minutes for that",
         f"ingests that are not committed yet: ask again with since={instant_text(complete_until)}",
         f"a transaction that stays open for longer than {minutes} minutes after its stamp, or reaches a replica later",
         f"ingests of a writer whose stamps are behind UTC by more than {minutes} minutes, such as local time west of "
-        "Greenwich or a clock that is slow: stamps must be in UTC",
+        "Greenwich or a slow clock: stamps must be in UTC",
         "cells that were deleted",
         "rows without a stamp (NULL, or a zero date)",
         "cells of a subscription that was added or changed since, if their rows were ingested before",
@@ -295,32 +299,32 @@ def _does_not_detect(
     )
 
 
-_ODD = {
-    Oddity.MISSING: "no stamp: nothing tells of a new ingest",
-    Oddity.EARLY: f"a stamp before {EARLIEST_STAMP:%Y}, which is none of an ingest: nothing tells of a new one",
-    Oddity.AHEAD: "a stamp far ahead of the database's clock: until that has passed it, every answer has their cells, "
-    "ingested again or not",
+_STAMP_FAULTS = {
+    StampFault.MISSING: "no stamp: a new ingest is not detected",
+    StampFault.EARLY: f"a stamp before {EARLIEST_STAMP:%Y}, which no ingest writes: a new ingest is not detected",
+    StampFault.AHEAD: "a stamp far ahead of the database's clock: until the clock passes it, every answer has their "
+    "cells, ingested again or not",
 }
-"""Why rows with such stamps are better pulled by hand."""
+"""The reason to re-pull rows with such stamps by hand."""
 
 
 def _repulls(
-    question: FeedRequest, moved: Collection[date], odd: Mapping[Oddity, Mapping[date, int]]
+    question: FeedRequest, changed: Collection[date], invalid_stamps: Mapping[StampFault, Mapping[date, int]]
 ) -> tuple[Repull, ...]:
-    """Days that a careful consumer re-pulls beside the rows."""
+    """Return the days that a careful consumer re-pulls beside the rows."""
     found = []
     if question.first_day_then < question.read_from:
         found.append(Repull(
             question.first_day_then, question.read_from - timedelta(days=1),
-            "they have left the horizon since then, and days as old as that are not looked at",
+            "they have left the horizon since then, and days as old as that are not read",
         ))  # fmt: skip
     found += [Repull(first, last, "they were ingested again, and have left the horizon since then")
-              for first, last in day_ranges(moved)]  # fmt: skip
-    for kind, counts in odd.items():
+              for first, last in day_ranges(changed)]  # fmt: skip
+    for kind, counts in invalid_stamps.items():
         for first, last in day_ranges(counts):
             rows = sum(count for day, count in counts.items() if first <= day <= last)
             have = "1 row has" if rows == 1 else f"{rows} rows have"
-            found.append(Repull(first, last, f"{have} {_ODD[kind]}"))
+            found.append(Repull(first, last, f"{have} {_STAMP_FAULTS[kind]}"))
     return tuple(found)
 
 

@@ -1,7 +1,8 @@
-"""What the sensor leaves beside the reports at each look, so that whoever reads them knows how far they go. Pure.
+"""The heartbeat: a document beside the reports, renewed at each poll, by which consumers know how complete they are.
+Pure.
 
-Belongs here: the document's content, out of JSON and into it. Does not: when a look counts (poll), where it lies
-(day_files).
+Belongs here: the document's content, from JSON and to JSON. Does not: what a poll finds (services/poll), where it is
+stored (stores/day_files).
 """
 
 from collections.abc import Mapping
@@ -15,20 +16,20 @@ NAME = "_looked"
 
 @dataclass(frozen=True)
 class Heartbeat:
-    """The sensor's last look, by the database's clock."""
+    """Sensor's last poll, by the database's clock."""
 
-    looked: datetime
+    polled_at: datetime
     complete_until: datetime | None
-    """Nothing that was stamped before is missing in the reports; None: that is not known yet."""
+    """Nothing stamped before that is missing in the reports; None: not known yet."""
     first_day: date
     """The oldest day within the horizon."""
     pending: tuple[date, ...] = ()
-    """Days that have moved and are not materialized yet."""
+    """Changed days that are not materialized yet."""
 
     def content(self) -> dict[str, Any]:
-        """As a JSON object."""
+        """Return the JSON object of the document."""
         return {
-            "looked": self.looked.isoformat(timespec="microseconds"),
+            "looked": self.polled_at.isoformat(timespec="microseconds"),
             "complete_until": self.complete_until and self.complete_until.isoformat(timespec="microseconds"),
             "first_day": self.first_day.isoformat(),
             "pending": [day.isoformat() for day in self.pending],
@@ -36,7 +37,7 @@ class Heartbeat:
 
 
 def read_heartbeat(content: Mapping[str, Any]) -> Heartbeat | None:
-    """Return what such an object says; None if it is none of ours: the next look replaces it."""
+    """Read such a JSON object; None if it is invalid: the next poll replaces it."""
     try:
         return Heartbeat(
             _instant(content["looked"]),
@@ -51,5 +52,5 @@ def read_heartbeat(content: Mapping[str, Any]) -> Heartbeat | None:
 def _instant(text: str) -> datetime:
     instant = datetime.fromisoformat(text)
     if instant.tzinfo is None:
-        raise ValueError("it names no zone")
+        raise ValueError(f"{text} names no zone")
     return instant.astimezone(UTC)

@@ -1,8 +1,7 @@
-"""A day that has moved and is not materialized as it is now (domain: the billing-changes signal). Pure: the database's
-clock is an argument.
+"""A day that changed since its last materialization (domain §7). Pure: the database's clock is an argument.
 
-Belongs here: when its run is due, when it is asked for again, when it is done with. Does not: which days have moved
-(poll), how it is written down (cursor), what a run reports (day_diff).
+Belongs here: when its run is due, when it is requested again, when the day is done. Does not: which days changed
+(services/poll), the day's text in the cursor (cursor), what a run reports (day_diff).
 """
 
 from dataclasses import dataclass, replace
@@ -12,121 +11,119 @@ from enum import StrEnum
 from metering_dagster.billing_changes.rules.watermark import PollRules
 
 _LAST = datetime.max.replace(tzinfo=UTC)
-"""Stamps may be of any year, and 9999-12-31 23:59:59 is one that people write for `never`."""
+"""Stamps may be of any year: some writers use 9999-12-31 23:59:59 for `never`."""
 
 
-class Why(StrEnum):
-    """The reason why a day changed, in words for people."""
+class DueReason(StrEnum):
+    """Reason why a day is due; operators read it in the metadata."""
 
     INGESTED = "rows were ingested"
-    FIRST_LOOK = "first look"
-    SUBSCRIPTIONS = "subscriptions came, went or claim other rows"
-    DIFFERS = "reconcile: the tables hold something else than was reported"
+    FIRST_POLL = "first poll"
+    SUBSCRIPTIONS = "subscriptions were added, removed or claim other rows"
+    DIFFERS = "reconcile: the tables differ from the last report"
     NEVER_REPORTED = "reconcile: never reported"
-    GAP = "nothing moved, but nobody had looked for longer than the overlap"
+    GAP = "nothing changed, but the sensor had not polled for longer than the overlap"
 
 
 @dataclass(frozen=True)
 class PendingDay:
-    """A day that changed since its last materialization, and its requested run. All instants are the database's."""
+    """Changed day, and the runs that were requested for it. All instants are the database's."""
 
     first: datetime | None
-    """What was stamped up to then is materialized, by transactions no longer than the overlap; None: nothing is."""
+    """Everything stamped up to then is materialized, by transactions no longer than the overlap; None: nothing is."""
     since: datetime
-    """When it first moved since it was last asked for."""
-    moved: datetime
-    """When it was last seen to have moved: the clock after that was read, so that a reading of a later clock has it."""
+    """When it first changed since its last request."""
+    changed_at: datetime
+    """When a poll last saw it changed: the clock after that poll's reading, so that a later reading has the change."""
     newest: datetime | None
-    """Its latest stamp then; None if that is not known."""
-    why: Why
-    asked: datetime | None = None
-    """When it was last asked for as it is now; None: not since it moved."""
+    """Its latest stamp then; None if unknown."""
+    why: DueReason
+    requested_at: datetime | None = None
+    """When a run of its present state was last requested; None: not since it changed."""
     attempt: int = 0
-    """How often that was."""
-    tells_gap: bool = False
-    """Whether the run that was asked for tells of a time in which nobody looked."""
+    """The number of such requests."""
+    reports_gap: bool = False
+    """True where the requested run reports a time without polls."""
 
-    def moved_again(self, other: "PendingDay", read_at: datetime | None, rules: PollRules) -> "PendingDay":
-        """This day after another movement. `read_at`: when it was read for its last materialization."""
-        if self.is_read(read_at, other.moved, rules):
+    def changed_again(self, other: "PendingDay", read_at: datetime | None, rules: PollRules) -> "PendingDay":
+        """Return the day after another change. `read_at`: when its last materialization read the tables."""
+        if self.is_read(read_at, other.changed_at, rules):
             return other
         return replace(
             other,
             first=None if self.first is None or other.first is None else min(self.first, other.first),
-            since=self.since if self.asked is None else other.since,
-            tells_gap=self.tells_gap,
+            since=self.since if self.requested_at is None else other.since,
+            reports_gap=self.reports_gap,
         )
 
     def wanted(self, at: datetime, rules: PollRules) -> datetime:
-        """Return how old the last reading of this day may be, for all that there is to be read `at` that time.
+        """Return the earliest time of a reading that has everything to be read by now (`at`).
 
-        First it must have what moved. Then, what carries the stamp of a row seen may have been written later in the
-        same second: a reading from after the settle time has it. A stamp ahead of the clock settles when the clock has
+        A reading must first have the change itself. Further rows with a stamp already seen may be written later in the
+        same second: a reading after the settle time has them. A stamp ahead of the clock settles once the clock has
         passed it.
         """
         settled = self._settled(rules)
         passed = self._passed(rules)
-        return passed if passed <= at else settled if settled <= at else self.moved
+        return passed if passed <= at else settled if settled <= at else self.changed_at
 
     def is_read(self, read_at: datetime | None, at: datetime, rules: PollRules) -> bool:
-        """Return whether nothing is left to be read for now. A reading from after `at` is of a clock that was
-        set back.
-        """
+        """Judge whether nothing is left to read for now. A reading later than `at` is of a clock that was set back."""
         return read_at is not None and self.wanted(at, rules) <= read_at <= at
 
     def is_done(self, read_at: datetime | None, at: datetime, rules: PollRules) -> bool:
-        """Return whether nothing is left to be read, nor will be."""
+        """Judge whether nothing is left to read, now or later."""
         return self._passed(rules) <= at and self.is_read(read_at, at, rules)
 
     def is_due(self, at: datetime, rules: PollRules) -> bool:
-        """Return whether to ask for a run of it that is neither read nor under way."""
-        if self.asked is None:
-            return at >= self.moved + rules.quiet or at >= self.since + rules.at_most
-        if self.asked < self.wanted(at, rules):
-            return True  # the run that was asked for came too early for this
-        return at >= self.asked + self._pause(rules)
+        """Judge whether to request a run of the day, given that it is neither read nor in progress."""
+        if self.requested_at is None:
+            return at >= self.changed_at + rules.quiet or at >= self.since + rules.at_most
+        if self.requested_at < self.wanted(at, rules):
+            return True  # the requested run came too early for this
+        return at >= self.requested_at + self._pause(rules)
 
-    def asking(self, at: datetime, tells_gap: bool) -> "PendingDay":
-        """Now that it is asked for."""
-        return replace(self, asked=at, attempt=self.attempt + 1, tells_gap=tells_gap)
+    def after_request(self, at: datetime, reports_gap: bool) -> "PendingDay":
+        """Return the day after a request of its run."""
+        return replace(self, requested_at=at, attempt=self.attempt + 1, reports_gap=reports_gap)
 
     def updated(self, read_at: datetime | None, at: datetime, rules: PollRules) -> "PendingDay":
-        """Knowing when it was read: what moved and was read is materialized, but for stamps that were not settled."""
-        if read_at is None or not self.moved <= read_at <= at:
+        """Return the day after a reading: its change is materialized, except for stamps that had not settled."""
+        if read_at is None or not self.changed_at <= read_at <= at:
             return self
         safe = read_at - rules.settle
         return replace(self, first=safe if self.first is None else max(self.first, safe))
 
     def complete_until(self, read_at: datetime | None, at: datetime, rules: PollRules) -> datetime | None:
-        """Return what was stamped up to then is materialized of this day; None: not known."""
+        """Return the instant up to which everything stamped is materialized of this day; None: unknown."""
         if read_at is None or not self._settled(rules) <= read_at <= at:
             return self.first
         return at if self.newest is None else min(at, self.newest)  # only a stamp ahead of the clock is waited for
 
     def rewound(self, now: datetime) -> "PendingDay":
-        """After the database's clock was set back: nothing of it lies ahead."""
+        """Move all times back to `now` after the database's clock was set back."""
         return replace(
             self,
             first=None if self.first is None else min(self.first, now),
             since=min(self.since, now),
-            moved=min(self.moved, now),
-            asked=None if self.asked is None else min(self.asked, now),
+            changed_at=min(self.changed_at, now),
+            requested_at=None if self.requested_at is None else min(self.requested_at, now),
         )
 
     def run_key(self, day: date) -> str:
-        """Return the same one for the same movement and attempt, another one for any other: Dagster never runs one
-        twice.
-        """
-        stamps = (_text(self.newest), _text(self.moved))
+        """Return a run key, equal for equal change and attempt only: Dagster never runs a key twice."""
+        stamps = (_text(self.newest), _text(self.changed_at))
         return f"{day}:{':'.join(stamps)}:{self.attempt + 1}"
 
     def _settled(self, rules: PollRules) -> datetime:
-        return self.moved if self.newest is None else max(self.moved, min(self.newest, self.moved) + rules.settle)
+        if self.newest is None:
+            return self.changed_at
+        return max(self.changed_at, min(self.newest, self.changed_at) + rules.settle)
 
     def _passed(self, rules: PollRules) -> datetime:
         if self.newest is None:
-            return self.moved
-        return max(self.moved, min(self.newest, _LAST - rules.settle) + rules.settle)
+            return self.changed_at
+        return max(self.changed_at, min(self.newest, _LAST - rules.settle) + rules.settle)
 
     def _pause(self, rules: PollRules) -> timedelta:
         doubled: int = 2 ** min(self.attempt - 1, 20)

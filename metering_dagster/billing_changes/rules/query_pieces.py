@@ -1,7 +1,7 @@
-"""Resource groups cut into pieces that two plain IN lists can ask for: some integrations, times some names. Pure.
+"""Resource groups cut into pieces for queries with two plain IN lists: some integrations, times some names. Pure.
 
-Belongs here: the cutting. Does not: what is asked (queries). Along plain lists MariaDB jumps through an index from one
-group to the next; pairs it reads row by row.
+Belongs here: the cutting. Does not: the queries (stores/queries). Along plain lists MariaDB jumps through an index from
+one group to the next; pairs it reads row by row.
 """
 
 from collections.abc import Iterable, Iterator
@@ -10,9 +10,9 @@ from metering_dagster.core.chunks import chunked
 
 
 def rectangles(pairs: Iterable[tuple[str, str]], size: int) -> Iterator[tuple[list[str], list[str]]]:
-    """Integrations and names, at most `size` of either at a time; each pair is in exactly one of these rectangles.
+    """Yield integrations and names, at most `size` of either at a time; each pair is in exactly one rectangle.
 
-    An integration is in several of them only if it is alone there.
+    An integration is in several rectangles only if it is alone there.
     """
     groups_of: dict[str, list[tuple[str, str]]] = {}
     for pair in sorted(pairs):

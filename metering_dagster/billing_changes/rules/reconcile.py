@@ -1,15 +1,15 @@
-"""Comparing what was reported with what the database holds: it finds what no stamp tells of, such as a commit later
-than the overlap, a deletion, a clock that went wrong (domain: the billing-changes signal). Pure.
+"""The reconcile: it compares reports with the database (domain §7). Pure.
 
-Belongs here: which days are compared when, and what a difference means. Does not: reading them (queries), what happens
-to a day that differs (pending_day).
+It finds changes that no stamp shows: a commit later than the overlap, a deletion, a wrong clock. Belongs here: which
+days are compared when, and what a difference means. Does not: reading them (stores/queries), what happens to a day that
+differs (pending_day).
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 
-from metering_dagster.billing_changes.rules.pending_day import Why
+from metering_dagster.billing_changes.rules.pending_day import DueReason
 from metering_dagster.billing_changes.rules.watermark import PollRules
 
 _NEVER = datetime.min.replace(tzinfo=UTC)
@@ -17,10 +17,10 @@ _NEVER = datetime.min.replace(tzinfo=UTC)
 
 @dataclass(frozen=True)
 class MaterializedReading:
-    """The reading that a day's last materialization was made of."""
+    """Reading of the tables that a day's last materialization rests on."""
 
     read_at: datetime
-    """The database's clock just before it: what was committed by then is in it."""
+    """The database's clock just before it: everything committed by then is in it."""
     state: str
     """The digest of the day's cells, as `states_of_days` makes it; empty if it had none."""
 
@@ -40,7 +40,7 @@ class Days:
 
 
 def changed_days(before: Mapping[date, str], now: Mapping[date, str]) -> set[date]:
-    """Return the days that the two have other things of."""
+    """Return the days whose texts differ."""
     return {day for day in {*before, *now} if before.get(day, "") != now.get(day, "")}
 
 
@@ -53,9 +53,9 @@ def to_compare(
     at: datetime,
     rules: PollRules,
 ) -> list[date]:
-    """Return the days whose turn it is, suspects first, then those not compared for the longest time, late days first.
+    """Return the days to compare now: suspects first, then those not compared for the longest time, late days first.
 
-    `compared` tells when each was last compared. Those that are `busy` wait: their runs are still to come.
+    `compared`: when each day was last compared. Days that are `busy` wait for their runs.
     """
     recent = horizon.last - timedelta(days=rules.recent_days)
     turns = []
@@ -69,13 +69,13 @@ def to_compare(
 
 def differences(
     days: Iterable[date], states: Mapping[date, str], reported: Callable[[date], MaterializedReading | None]
-) -> dict[date, Why]:
-    """Return the days of which something else was reported than is there now."""
+) -> dict[date, DueReason]:
+    """Find the days whose report differs from the tables, with the reason."""
     found = {}
     for day in days:
         state, known = states.get(day, ""), reported(day)
         if known is None and state:
-            found[day] = Why.NEVER_REPORTED
+            found[day] = DueReason.NEVER_REPORTED
         elif known is not None and known.state != state:
-            found[day] = Why.DIFFERS
+            found[day] = DueReason.DIFFERS
     return found

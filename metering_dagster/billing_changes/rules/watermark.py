@@ -1,15 +1,16 @@
-"""The watermark's arithmetic: from when on to read, and up to where what was read counts (domain: the billing-changes
-signal). Pure: the database's clock is an argument.
+"""The watermark's arithmetic: from which stamp to read, and up to which stamp a reading counts (domain §7). Pure: the
+database's clock is an argument.
 
-Belongs here: marks, their overlap and their cap. Does not: what was found there (poll), how it is read (queries).
+Belongs here: marks, their overlap and their cap. Does not: what a reading finds (services/fresh_stamps), SQL
+(stores/queries).
 
-A mark tells up to which stamp a table was read. A start is where the next reading of it begins: an overlap before the
-mark, for transactions that stamped their rows before that and commit later. A start stays where it is while the mark
-moves on, and follows in steps: what is read from the same start twice can be compared.
+A mark is the stamp up to which a table was read. A start is where its next reading begins: an overlap before the mark,
+for transactions that stamped their rows before the mark and commit later. The start follows the mark in steps only:
+readings from the same start can be compared.
 
-A table whose reading takes longer than a statement may is read in pieces, one a look, each of so narrow a span of
-stamps that it gets through. Its start then follows the pieces, and not the mark, but never passes the clock less an
-overlap: no transaction still writes stamps before that.
+A table whose reading exceeds the time-out of a statement is read in pieces, one a poll, each a narrow span of stamps.
+Its start then follows the pieces instead of the mark. It never passes the clock less an overlap: no transaction still
+writes stamps before that.
 """
 
 from collections.abc import Iterable
@@ -21,40 +22,40 @@ from metering_dagster.billing_changes.rules.cells import Signal
 
 @dataclass(frozen=True)
 class PollRules:
-    """For how long something counts as fresh, and how much a look may do."""
+    """Waiting times and limits of a poll."""
 
     horizon: timedelta = timedelta(days=32)
-    """Days older than this are not looked at."""
+    """Days older than this are not polled."""
     overlap: timedelta = timedelta(minutes=60)
-    """How far before its mark is read again: longer than the longest ingest transaction."""
+    """The time before a mark that is read again: longer than the longest ingest transaction."""
     settle: timedelta = timedelta(seconds=60)
-    """A stamp younger than this may still be given to further rows."""
+    """Writers may still give a stamp younger than this to further rows."""
     quiet: timedelta = timedelta(minutes=2)
-    """A day is asked for once nothing of it has moved for so long ..."""
+    """A day is due once it has not changed for this long ..."""
     at_most: timedelta = timedelta(minutes=15)
-    """... or once it has moved for so long without a pause."""
+    """... or once it has kept changing for this long."""
     retry: timedelta = timedelta(minutes=5)
-    """So long after it was asked for in vain a day is asked for again; then after twice as long, and so on ..."""
+    """The pause before a day is requested again because its run did not succeed. It doubles each time ..."""
     retry_at_most: timedelta = timedelta(hours=1)
     """... up to this."""
-    most_asked: int = 100
-    """No more days are asked for in one look; the rest follows in the next."""
+    most_requested: int = 100
+    """The most runs that one poll requests; the next poll requests the rest."""
     sums_every: timedelta = timedelta(hours=1)
-    """How often the whole horizon is summed up, to see which days may have moved unnoticed."""
+    """The interval between checksums of the whole horizon, which show days that may have changed unnoticed."""
     recent_days: int = 3
-    """So many days, counted back from today, are compared exactly with what was reported ..."""
+    """The number of recent days, today included, that are compared exactly with their reports ..."""
     recent_every: timedelta = timedelta(hours=1)
-    """... this often, ..."""
+    """... at this interval."""
     others_every: timedelta = timedelta(hours=24)
-    """... the older ones this often, ..."""
+    """The interval for older days."""
     most_compared: int = 4
-    """... and no more of them in one look."""
+    """The most days that one poll compares."""
     narrowest: timedelta = timedelta(seconds=1)
-    """No piece has a smaller span of stamps: a table that is too slow even so fails the look."""
+    """The smallest span of stamps of a piece. A table that is too slow even for this fails the poll."""
 
 
 class PollTooSlowError(Exception):
-    """A reading of a table's fresh rows that took longer than a statement may."""
+    """Reading of a table's fresh rows that exceeded the time-out of a statement."""
 
     def __init__(self, signal: Signal) -> None:
         super().__init__(signal)
@@ -63,20 +64,19 @@ class PollTooSlowError(Exception):
 
 @dataclass(frozen=True)
 class Narrowed:
-    """A table that is read in pieces."""
+    """Progress of a table that is read in pieces."""
 
     span: timedelta
-    """Of stamps, of the next piece."""
+    """The next piece's span of stamps."""
     read_until: datetime
-    """Up to which stamp, itself excluded, the last look has read."""
+    """The stamp up to which the last poll has read, itself excluded."""
 
 
 def advanced(mark: datetime | None, stamps: Iterable[datetime], now: datetime, rules: PollRules) -> datetime | None:
-    """Return the mark after a reading that found these stamps: the newest of them, but never past `now` less the settle
-    time.
+    """Return the mark after a reading: the newest of its stamps, but never past `now` less the settle time.
 
-    It never goes back, and a reading that found nothing leaves it where it is; None until a row was read. Microseconds
-    are kept: a mark that was rounded up would pass over rows of its own second.
+    A mark never goes back; a reading without rows leaves it as it is. It is None until a row was read. It keeps
+    microseconds: a mark rounded up would skip rows of its own second.
     """
     newest = max(stamps, default=None)
     if newest is None:
@@ -86,9 +86,9 @@ def advanced(mark: datetime | None, stamps: Iterable[datetime], now: datetime, r
 
 
 def start_of(mark: datetime | None, now: datetime, rules: PollRules) -> datetime:
-    """From which stamp on, itself included, a table has to be read so that nothing before it can still appear.
+    """Return the stamp to read a table from, itself included: no row with an earlier stamp can still appear.
 
-    The mark counts less than the clock where that was set back: rows are being stamped before the mark again.
+    Where the clock was set back behind the mark the clock counts: rows are being stamped before the mark again.
     """
     settled = now - rules.settle
     return (settled if mark is None else min(mark, settled)) - rules.overlap
@@ -100,7 +100,7 @@ def lowered(start: datetime, mark: datetime | None, now: datetime, rules: PollRu
 
 
 def stepped(start: datetime, mark: datetime | None, now: datetime, rules: PollRules) -> datetime:
-    """Return where the next reading begins: the start moves on in steps of half an overlap, and not with every mark."""
+    """Return where the next reading begins: the start advances in steps of half an overlap, not with every mark."""
     if mark is None:
         return start
     wanted = start_of(mark, now, rules)
@@ -108,38 +108,38 @@ def stepped(start: datetime, mark: datetime | None, now: datetime, rules: PollRu
 
 
 def halved(
-    start: datetime, narrowed: Narrowed | None, looked: datetime, now: datetime, rules: PollRules
+    start: datetime, narrowed: Narrowed | None, polled_at: datetime, now: datetime, rules: PollRules
 ) -> Narrowed | None:
-    """Return how a table is read after a reading from `start` took too long; None where no narrower piece is left.
+    """Return the next piece after a reading from `start` took too long; None if it would be too narrow.
 
-    `looked`: when the last look began, which has read all unless the table is `narrowed` already.
+    `polled_at`: when the last poll began. It has read everything unless the table is `narrowed` already.
     """
     span = now - lowered(start, None, now, rules)
     if narrowed is not None:
         span = min(span, narrowed.span)
     if span / 2 < rules.narrowest:
         return None
-    return Narrowed(span / 2, looked if narrowed is None else narrowed.read_until)
+    return Narrowed(span / 2, polled_at if narrowed is None else narrowed.read_until)
 
 
 def end_of_piece(start: datetime, narrowed: Narrowed | None, now: datetime) -> datetime | None:
-    """Return up to which stamp, itself excluded, to read from `start` on; None: whatever is later, too."""
+    """Return the stamp, itself excluded, up to which to read from `start` on; None: without an end."""
     if narrowed is None or start + narrowed.span >= now:
         return None
     return start + narrowed.span
 
 
 def mark_of_piece(mark: datetime | None, end: datetime | None, now: datetime, rules: PollRules) -> datetime:
-    """Return the mark after a piece: where it ends, whatever was found in it."""
+    """Return the mark after a piece: the piece's end, whatever rows it had."""
     settled = now - rules.settle
     until = settled if end is None else min(end, settled)
     return until if mark is None else max(mark, until)
 
 
 def start_after_piece(start: datetime, end: datetime | None, now: datetime, rules: PollRules) -> datetime:
-    """Return where the next piece begins: where this one ends, or an overlap before the clock if that is earlier.
+    """Return where the next piece begins: at this one's end, or an overlap before the clock if that is earlier.
 
-    Close behind the clock it stays where it is for half an overlap, as `stepped` does.
+    Close behind the clock the start stays for half an overlap, as in `stepped`.
     """
     final = start_of(None, now, rules)
     if end is not None and end <= final:
@@ -148,5 +148,5 @@ def start_after_piece(start: datetime, end: datetime | None, now: datetime, rule
 
 
 def grown(narrowed: Narrowed, end: datetime | None) -> Narrowed | None:
-    """Return how a table is read after a piece that got through; None: whole again, since nothing was left out."""
+    """Return the next piece after one that succeeded; None: read the table whole again, for nothing was left out."""
     return None if end is None else Narrowed(narrowed.span * 3 / 2, end)

@@ -1,4 +1,4 @@
-"""The billing side of a deployment as a Dagster resource: from the settings to database and files.
+"""The billing side of a deployment: database, files and rules, made from the settings.
 
 Belongs here: wiring, made when a run first needs it. Does not: rules, SQL, files.
 """
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 class Billing:
-    """One deployment's billing database and what is reported of it."""
+    """Billing database of one deployment, and the reports made of it."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
 
     @property
     def rules(self) -> PollRules:
-        """Horizon, overlap and waiting times, by the settings."""
+        """Return horizon, overlap and waiting times by the settings."""
         return PollRules(
             horizon=timedelta(days=self.settings.billing_horizon_days),
             overlap=timedelta(minutes=self.settings.billing_overlap_minutes),
@@ -34,7 +34,7 @@ class Billing:
 
     @cached_property
     def database(self) -> "Database":
-        """Return the billing database; `SettingsError` if none is named."""
+        """Return the billing database. Raises `SettingsError` if BILLING_DATABASE_URL is not set."""
         from metering_dagster.billing_changes.stores.database import Database
 
         if self.settings.billing_database_url is None:
@@ -46,9 +46,7 @@ class Billing:
         return Database(self.settings.billing_database_url)
 
     def files(self, storage_directory: str) -> "DayFiles":
-        """Return what was reported of each day, at the place that the settings name or else beside Dagster's
-        storage.
-        """
+        """Return the files of the reports: at BILLING_CHANGES_URI, else beside Dagster's storage."""
         from metering_dagster.billing_changes.stores.day_files import DayFiles
 
         uri = self.settings.billing_changes_uri or str(Path(storage_directory).parent / "billing_changes")

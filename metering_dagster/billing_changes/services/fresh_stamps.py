@@ -1,7 +1,7 @@
-"""Reading what was stamped since the watermark, and comparing it with what the last look read there.
+"""The reading of rows stamped since the watermark, compared with the last poll's reading of the same stamps.
 
 Belongs here: one reading of both tables from their starts on, and where the next one begins. Does not: the arithmetic
-(watermark), what becomes of a day that moved (poll), SQL (queries).
+(rules/watermark), what happens to a changed day (poll), SQL (stores/queries).
 """
 
 from collections.abc import Iterable, Mapping
@@ -30,28 +30,29 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FreshStamps:
-    """The stamps since the watermark, by day."""
+    """Result of one reading of both tables."""
 
-    moved: frozenset[date]
-    """The days of which the last look read something else."""
+    changed: frozenset[date]
+    """The days that changed since the last poll."""
     newest: Mapping[date, datetime]
     """The latest stamp of each day."""
     states: Mapping[date, str]
-    """What the next look compares with: read from where that one begins."""
+    """A digest of each day, read from the next poll's starts, for it to compare with."""
     starts: Mapping[Signal, datetime]
-    """Where the next look begins."""
+    """The stamps where the next poll begins."""
     marks: Mapping[Signal, datetime]
     narrowed: Mapping[Signal, Narrowed]
-    """The tables that the next look reads in pieces."""
+    """The tables that the next poll reads in pieces."""
     ahead: frozenset[date]
-    """Days with rows that have not come yet; they are looked at when they have."""
+    """Future days that have rows already; they are polled once they begin."""
 
 
 def read_fresh(
     reading: "BillingSnapshot", before: PollCursor, claims: Claims, rules: PollRules, days: Days
 ) -> FreshStamps:
-    """Read both tables from their starts on. `days` are those of the horizon of the last look as well: what was
-    ingested just before a day left the horizon is still seen. A table that is narrowed is read up to an end.
+    """Read both tables from their starts on; a narrowed table is read up to an end.
+
+    `days` include those of the last poll's horizon: an ingest just before a day left the horizon is still found.
     """
     now, narrowed = reading.now, before.narrowed
     starts = {signal: lowered(start, None if signal in narrowed else before.marks.get(signal), now, rules)
@@ -73,7 +74,7 @@ def read_fresh(
         again = cells_of(reading.pieces_since(next_starts, days.first, ends), claims)
         next_states = _within(days, states_of_days(again.values()))
     return FreshStamps(
-        moved=frozenset(changed_days(_within(days, before.states), states)),
+        changed=frozenset(changed_days(_within(days, before.states), states)),
         newest=newest_of_days(cells),
         states=next_states,
         starts=next_starts,

@@ -1,10 +1,11 @@
-"""One look at the billing database: which days have moved, and which of them are to be materialized now.
+"""One poll of the billing database: which days changed, and which of them are due.
 
-Belongs here: the order of a look, and what becomes of what it finds. Does not: the arithmetic of marks (watermark),
-reading fresh rows (fresh_stamps), when a day is due (pending_day), which days are compared (reconcile), the cursor
-(cursor), SQL (queries), Dagster (sensors).
+Belongs here: the order of a poll, and what happens to the days it finds. Does not: reading fresh rows (fresh_stamps),
+decisions (rules/watermark, pending_day, reconcile), the cursor's text (rules/cursor), SQL (stores/queries), Dagster
+(defs/sensors).
 
-Reporting too much is safe, too little is not: wherever a look and a run may have crossed, the day counts as moved.
+Reporting too much is safe, too little is not (domain §7): wherever a poll and a run may have crossed, the day counts as
+changed.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from metering_dagster.billing_changes.rules.cells import Claims, Signal, cells_of, newest_of_days, states_of_days
 from metering_dagster.billing_changes.rules.cursor import PollCursor, PollGap, beginning
-from metering_dagster.billing_changes.rules.pending_day import PendingDay, Why
+from metering_dagster.billing_changes.rules.pending_day import DueReason, PendingDay
 from metering_dagster.billing_changes.rules.reconcile import (
     Days,
     MaterializedReading,
@@ -29,59 +30,59 @@ from metering_dagster.billing_changes.services.fresh_stamps import FreshStamps, 
 if TYPE_CHECKING:
     from metering_dagster.billing_changes.stores.queries import BillingSnapshot
 
-LONG_AWAY = timedelta(days=31)
-"""After so long everything is looked at anew: reading all that was stamped since might take longer than a tick has."""
-_UNKNOWN = (Why.FIRST_LOOK, Why.SUBSCRIPTIONS, Why.NEVER_REPORTED)
-"""Then nothing is known to be materialized of the day, however long ago it was stamped."""
+LONG_PAUSE = timedelta(days=31)
+"""After this long without a poll, polling starts anew: reading all stamps since then may exceed a tick's time-out."""
+_UNKNOWN = (DueReason.FIRST_POLL, DueReason.SUBSCRIPTIONS, DueReason.NEVER_REPORTED)
+"""Reasons for which none of the day counts as materialized, however old its stamps are."""
 _NAMED = 5
 
 
 @dataclass(frozen=True)
-class Ask:
-    """A run of a day's partition that is to be asked for."""
+class DueDay:
+    """Day whose run is requested now."""
 
     day: date
     run_key: str
     why: str
     gap: str
-    """What its check is to say of a time in which nobody looked; empty if there was none."""
+    """The message of its check no_gap about a time without polls; empty if there was none."""
 
 
 @dataclass(frozen=True)
-class Looked:
-    """The result of one poll."""
+class PollResult:
+    """Result of a poll."""
 
-    memory: PollCursor
-    asked: list[Ask]
+    cursor: PollCursor
+    due_days: list[DueDay]
     complete_until: datetime | None
-    """What was stamped before that, by a transaction no longer than the overlap, is materialized; None: unknown."""
+    """Everything stamped before that, by transactions no longer than the overlap, is materialized; None: unknown."""
     waiting: list[date]
-    """The days that have moved and are not materialized as they are now."""
+    """The days that changed since their last materialization."""
     first_day: date
-    """Where the horizon begins."""
+    """The oldest day of the horizon."""
     notes: list[str]
-    """What there is to be said, in sentences."""
+    """Sentences for the log or the skip reason."""
 
 
 @dataclass(frozen=True)
-class _Moves:
-    """The days that this look saw move."""
+class _ChangedDays:
+    """Days that changed since the last poll."""
 
-    why: dict[date, Why] = field(default_factory=dict)
+    why: dict[date, DueReason] = field(default_factory=dict)
     newest: dict[date, datetime] = field(default_factory=dict)
 
-    def add(self, why: Mapping[date, Why], newest: Mapping[date, datetime]) -> None:
+    def add(self, why: Mapping[date, DueReason], newest: Mapping[date, datetime]) -> None:
         self.why.update(why)
         self.newest.update(newest)
 
 
 @dataclass(frozen=True)
 class _Materialized:
-    """The materializations of the days, as far as this poll knows them."""
+    """Last materialization of each day, as this poll found it."""
 
     reported: Callable[[date], MaterializedReading | None]
     at: datetime
-    """The clock after the snapshot was taken: whatever begins to read from then on reads at least as much."""
+    """The clock after the snapshot was taken: a run that begins to read from then on reads at least as much."""
     rules: PollRules
 
     def read_at(self, day: date) -> datetime | None:
@@ -89,88 +90,88 @@ class _Materialized:
         return None if found is None else found.read_at
 
     def has(self, day: date, one: PendingDay) -> bool:
-        """Return whether nothing of the day is left to be read for now."""
+        """Judge whether nothing of the day is left to read for now."""
         return one.is_read(self.read_at(day), self.at, self.rules)
 
 
-def look(
+def poll(
     reading: "BillingSnapshot",
-    memory: PollCursor | None,
+    last: PollCursor | None,
     rules: PollRules,
     *,
     reported: Callable[[date], MaterializedReading | None],
     under_way: Collection[date],
     partitions: Days,
-) -> Looked:
-    """Look once. `memory`: what the last look has left, None for the first one. `reported`: a day's last
-    materialization. `under_way`: the days whose runs are queued or running, looked up before `reading` began.
-    `partitions`: the days that a run can be asked for.
+) -> PollResult:
+    """Poll once.
+
+    `last`: the last poll's cursor, None for the first one. `reported`: a day's last materialization. `under_way`: the
+    days whose runs are queued or in progress, read before `reading` began. `partitions`: the days that have a
+    partition.
     """
     now, claims = reading.now, reading.claims()
     horizon = _horizon(now, rules, partitions)
-    before, notes = _before(memory, now, rules)
+    before, notes = _before(last, now, rules)
     try:
-        fresh = read_fresh(reading, before, claims, rules, _days_of_last_look(before, horizon, rules, partitions))
+        fresh = read_fresh(reading, before, claims, rules, _days_since_last_poll(before, horizon, rules, partitions))
     except PollTooSlowError as slow:
         narrower = before.narrower(slow.signal, now, rules)
         if narrower is None:
             raise
-        return _got_nowhere(narrower, slow.signal, notes, horizon, _Materialized(cache(reported), now, rules))
+        return _result_of_slow_poll(narrower, slow.signal, notes, horizon, _Materialized(cache(reported), now, rules))
     renewed = before.claims != claims.digest
     sums = reading.checksums(horizon.first) if renewed or _is_time_to_sum(before, now, rules) else None
     done = _Materialized(cache(reported), reading.clock(), rules)
 
-    moves = _Moves(dict.fromkeys(fresh.moved, Why.INGESTED), dict(fresh.newest))
-    if renewed and (claims.subscriptions or before.claims):  # where nobody ever claimed anything there is no work
-        why = Why.SUBSCRIPTIONS if before.claims else Why.FIRST_LOOK
-        moves.add({day: why for day in {*before.sums, *(sums or {}), *fresh.states} if day in horizon}, {})
-    pending, told = _still_pending(before.pending, done, horizon)
+    changed = _ChangedDays(dict.fromkeys(fresh.changed, DueReason.INGESTED), dict(fresh.newest))
+    if renewed and (claims.subscriptions or before.claims):  # without claims, then and now, there is no work
+        why = DueReason.SUBSCRIPTIONS if before.claims else DueReason.FIRST_POLL
+        changed.add({day: why for day in {*before.sums, *(sums or {}), *fresh.states} if day in horizon}, {})
+    pending, gap_is_reported = _still_pending(before.pending, done, horizon)
     suspects = before.suspects | (set() if sums is None else changed_days(before.sums, sums))
-    # A day whose run is still to come is compared when it has come: something might hide in between.
-    busy = moves.why.keys() | {day for day, one in pending.items() if not done.has(day, one)}
+    # A day that waits for its run is compared after that run: an ingest might hide in between.
+    busy = changed.why.keys() | {day for day, one in pending.items() if not done.has(day, one)}
     compared = [] if renewed else to_compare(suspects, before.compared, horizon, busy, at=done.at, rules=rules)
-    moves.add(*_differing(reading, claims, compared, done))
-    gap = None if told else before.gap
-    if gap is not None and not busy and not moves.why:
-        moves.add({horizon.last: Why.GAP}, {})
+    changed.add(*_differing(reading, claims, compared, done))
+    gap = None if gap_is_reported else before.gap
+    if gap is not None and not busy and not changed.why:
+        changed.add({horizon.last: DueReason.GAP}, {})
 
-    last_look = None if memory is None or now < memory.looked else memory.seen
-    pending = _with_moves(pending, moves, last_look, done)
+    last_poll = None if last is None or now < last.polled_at else last.seen
+    pending = _with_changes(pending, changed, last_poll, done)
     due = [day for day, one in pending.items() if day in partitions and day not in under_way
            and not done.has(day, one) and one.is_due(done.at, rules)]  # fmt: skip
-    pending, asked = _asked(pending, due, gap, done)
+    pending, requested = _requested(pending, due, gap, done)
     after = PollCursor(
-        looked=now,
+        polled_at=now,
         claims=claims.digest,
         starts=fresh.starts,
         marks=fresh.marks,
         states=fresh.states,
         summed=before.summed if sums is None else now,
         sums=before.sums if sums is None else dict(sums),
-        suspects=frozenset(day for day in suspects - moves.why.keys() - set(compared) if day in horizon),
+        suspects=frozenset(day for day in suspects - changed.why.keys() - set(compared) if day in horizon),
         compared=_compared(before, pending, compared, done, horizon),
         pending=pending,
         gap=gap,
         narrowed=fresh.narrowed,
     )
-    notes += _notes(claims, fresh, len(due) - len(asked))
-    return Looked(after, asked, _complete_until(after, done), _waiting(pending, done), horizon.first, notes)
+    notes += _notes(claims, fresh, len(due) - len(requested))
+    return PollResult(after, requested, _complete_until(after, done), _waiting(pending, done), horizon.first, notes)
 
 
-def _got_nowhere(
+def _result_of_slow_poll(
     narrower: PollCursor, signal: Signal, notes: Sequence[str], horizon: Days, done: _Materialized
-) -> Looked:
-    """Return a look whose poll took too long. It saw nothing, so all is as the last one left it; the next
-    reads less.
-    """
-    said = (
-        f"Reading the fresh rows of {signal} took longer than a statement may. Nothing was asked for. The next look "
-        f"reads a piece of {narrower.narrowed[signal].span} of its stamps, and further ones piece by piece."
+) -> PollResult:
+    """Return the result of a poll that took too long: it changes nothing, and the next one reads less."""
+    note = (
+        f"Reading the fresh rows of {signal} took longer than the time-out of a statement. No run was requested. The "
+        f"next polls read their stamps piece by piece, {narrower.narrowed[signal].span} at first."
     )
     waiting = _waiting(narrower.pending, done)
-    # Whoever never looked knows of no day.
+    # Before the first poll no day is known.
     complete_until = _complete_until(narrower, done) if narrower.claims else None
-    return Looked(narrower, [], complete_until, waiting, horizon.first, [*notes, said])
+    return PollResult(narrower, [], complete_until, waiting, horizon.first, [*notes, note])
 
 
 def _waiting(pending: Mapping[date, PendingDay], done: _Materialized) -> list[date]:
@@ -178,32 +179,32 @@ def _waiting(pending: Mapping[date, PendingDay], done: _Materialized) -> list[da
 
 
 def _horizon(now: datetime, rules: PollRules, partitions: Days) -> Days:
-    """Return the days that are looked at; those without a partition are none of them."""
+    """Return the days to poll: those of the horizon that have a partition."""
     return Days(max((now - rules.horizon).date(), partitions.first), min(now.date(), partitions.last))
 
 
-def _days_of_last_look(before: PollCursor, horizon: Days, rules: PollRules, partitions: Days) -> Days:
-    """Return what was ingested just before a day left the horizon, and after the last look, is still to be seen."""
+def _days_since_last_poll(before: PollCursor, horizon: Days, rules: PollRules, partitions: Days) -> Days:
+    """Return the days to read: an ingest after the last poll, just before its day left the horizon, still counts."""
     first = (before.seen - rules.overlap - rules.horizon).date()
     return Days(min(horizon.first, max(first, partitions.first)), horizon.last)
 
 
-def _before(memory: PollCursor | None, now: datetime, rules: PollRules) -> tuple[PollCursor, list[str]]:
-    """Return what is remembered as this look begins, and what there is to be said about it."""
-    if memory is None:
+def _before(last: PollCursor | None, now: datetime, rules: PollRules) -> tuple[PollCursor, list[str]]:
+    """Return the cursor to begin with, and notes about it."""
+    if last is None:
         return beginning(now, rules), []
-    if now < memory.looked:
-        back = f"The database's clock was set back by {memory.looked - now}; what that may have hidden is looked at."
-        return memory.rewound(now), [back]
-    if now - memory.looked <= rules.overlap:
-        return memory, []
-    since = memory.looked if memory.gap is None else min(memory.gap.since, memory.looked)
-    first, last = (since - rules.horizon).date(), (now - rules.horizon).date() - timedelta(days=1)
-    gap = PollGap(since, now, (first, last) if first <= last else None)
-    pending = {day: replace(one, tells_gap=False) for day, one in memory.pending.items()}
-    if now - memory.looked > LONG_AWAY:
-        return replace(beginning(now, rules), pending=pending, gap=gap), [gap.words, "Everything is looked at anew."]
-    return replace(memory, pending=pending, gap=gap), [gap.words]
+    if now < last.polled_at:
+        back = f"The database's clock was set back by {last.polled_at - now}: the stamps since then are read again."
+        return last.rewound(now), [back]
+    if now - last.polled_at <= rules.overlap:
+        return last, []
+    since = last.polled_at if last.gap is None else min(last.gap.since, last.polled_at)
+    first_left, last_left = (since - rules.horizon).date(), (now - rules.horizon).date() - timedelta(days=1)
+    gap = PollGap(since, now, (first_left, last_left) if first_left <= last_left else None)
+    pending = {day: replace(one, reports_gap=False) for day, one in last.pending.items()}
+    if now - last.polled_at > LONG_PAUSE:
+        return replace(beginning(now, rules), pending=pending, gap=gap), [gap.message, "Polling starts anew."]
+    return replace(last, pending=pending, gap=gap), [gap.message]
 
 
 def _is_time_to_sum(before: PollCursor, now: datetime, rules: PollRules) -> bool:
@@ -213,22 +214,22 @@ def _is_time_to_sum(before: PollCursor, now: datetime, rules: PollRules) -> bool
 def _still_pending(
     pending: Mapping[date, PendingDay], done: _Materialized, horizon: Days
 ) -> tuple[dict[date, PendingDay], bool]:
-    """Return what is still pending, and whether a run that tells of the gap is through."""
-    still, told = {}, False
+    """Return the days that are still pending, and whether a run has reported the gap."""
+    still, reported = {}, False
     for day, one in pending.items():
         read_at = done.read_at(day)
-        told = told or (one.tells_gap and done.has(day, one))
+        reported = reported or (one.reports_gap and done.has(day, one))
         # A stamp ahead of the clock is waited for within the horizon only.
         left = day < horizon.first and done.has(day, one)
         if not left and not one.is_done(read_at, done.at, done.rules):
             still[day] = one.updated(read_at, done.at, done.rules)
-    return still, told
+    return still, reported
 
 
 def _differing(
     reading: "BillingSnapshot", claims: Claims, compared: Collection[date], done: _Materialized
-) -> tuple[dict[date, Why], dict[date, datetime]]:
-    """Return those of the compared days of which something else was reported, and their latest stamps."""
+) -> tuple[dict[date, DueReason], dict[date, datetime]]:
+    """Find the compared days that differ from their reports, and their latest stamps."""
     if not compared:
         return {}, {}
     cells = cells_of(reading.pieces_of(compared, claims, amounts=False), claims)
@@ -236,27 +237,27 @@ def _differing(
     return found, {day: stamp for day, stamp in newest_of_days(cells).items() if day in found}
 
 
-def _with_moves(
-    pending: Mapping[date, PendingDay], moves: _Moves, last_look: datetime | None, done: _Materialized
+def _with_changes(
+    pending: Mapping[date, PendingDay], changed: _ChangedDays, last_poll: datetime | None, done: _Materialized
 ) -> dict[date, PendingDay]:
     after = dict(pending)
-    for day, why in moves.why.items():
-        first = None if why in _UNKNOWN else last_look
-        one = PendingDay(first, since=done.at, moved=done.at, newest=moves.newest.get(day), why=why)
-        after[day] = after[day].moved_again(one, done.read_at(day), done.rules) if day in after else one
+    for day, why in changed.why.items():
+        first = None if why in _UNKNOWN else last_poll
+        one = PendingDay(first, since=done.at, changed_at=done.at, newest=changed.newest.get(day), why=why)
+        after[day] = after[day].changed_again(one, done.read_at(day), done.rules) if day in after else one
     return after
 
 
-def _asked(
+def _requested(
     pending: Mapping[date, PendingDay], due: Collection[date], gap: PollGap | None, done: _Materialized
-) -> tuple[dict[date, PendingDay], list[Ask]]:
-    """Return what is asked for now: of the days that are due those that have moved first."""
-    after, asked = dict(pending), []
-    for day in sorted(due, key=lambda day: (pending[day].since, day))[: done.rules.most_asked]:
+) -> tuple[dict[date, PendingDay], list[DueDay]]:
+    """Request runs of the due days, those that changed first before others."""
+    after, requested = dict(pending), []
+    for day in sorted(due, key=lambda day: (pending[day].since, day))[: done.rules.most_requested]:
         one = pending[day]
-        asked.append(Ask(day, one.run_key(day), one.why, "" if gap is None else gap.words))
-        after[day] = one.asking(done.at, tells_gap=gap is not None)
-    return after, asked
+        requested.append(DueDay(day, one.run_key(day), one.why, "" if gap is None else gap.message))
+        after[day] = one.after_request(done.at, reports_gap=gap is not None)
+    return after, requested
 
 
 def _compared(
@@ -266,7 +267,7 @@ def _compared(
     done: _Materialized,
     horizon: Days,
 ) -> dict[date, datetime]:
-    """Return when each day was last compared; a materialization is as good: it says what its reading found."""
+    """Return when each day was last compared; a materialization counts as a comparison."""
     times = {**before.compared, **dict.fromkeys(compared, done.at)}
     for day in before.pending.keys() - pending.keys():
         read_at = done.read_at(day)
@@ -275,10 +276,10 @@ def _compared(
     return {day: time.replace(microsecond=0) for day, time in times.items() if day in horizon}
 
 
-def _complete_until(memory: PollCursor, done: _Materialized) -> datetime | None:
-    bounds = [one.complete_until(done.read_at(day), done.at, done.rules) for day, one in memory.pending.items()]
+def _complete_until(cursor: PollCursor, done: _Materialized) -> datetime | None:
+    bounds = [one.complete_until(done.read_at(day), done.at, done.rules) for day, one in cursor.pending.items()]
     known = [bound for bound in bounds if bound is not None]
-    return min([memory.seen, *known]) - done.rules.overlap if len(known) == len(bounds) else None
+    return min([cursor.seen, *known]) - done.rules.overlap if len(known) == len(bounds) else None
 
 
 def _notes(claims: Claims, fresh: FreshStamps, more: int) -> list[str]:
@@ -287,12 +288,12 @@ def _notes(claims: Claims, fresh: FreshStamps, more: int) -> list[str]:
         notes.append("No subscription is enabled: there is nothing to report.")
     if fresh.ahead:
         named = ", ".join(str(day) for day in sorted(fresh.ahead)[:_NAMED])
-        notes.append(f"{len(fresh.ahead)} days have rows and have not come yet ({named}): they wait until then.")
+        notes.append(f"Future days with rows: {len(fresh.ahead)} ({named}). They are polled once they begin.")
     for signal, one in fresh.narrowed.items():
         notes.append(
-            f"{signal} is read piece by piece, since one reading took longer than a statement may: so far what is "
-            f"stamped before {one.read_until:%Y-%m-%dT%H:%M:%SZ}."
+            f"{signal} is read piece by piece, since one reading took longer than the time-out of a statement. So far "
+            f"it is read up to the stamp {one.read_until:%Y-%m-%dT%H:%M:%SZ}."
         )
     if more:
-        notes.append(f"{more} days more are due; they are asked for at the next look.")
+        notes.append(f"{more} more days are due; the next poll requests their runs.")
     return notes

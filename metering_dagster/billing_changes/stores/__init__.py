@@ -1,1 +1,1 @@
-"""Tables, queues, APIs and files, each in the domain's words."""
+"""The billing database and the files of reports, each in the domain's words."""

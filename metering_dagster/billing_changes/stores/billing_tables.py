@@ -1,8 +1,8 @@
-"""The billing tables, as others fill them and we read them (domain: the billing-changes signal).
+"""The billing tables, which billing jobs fill and this project reads (domain §7).
 
-Belongs here: their columns, keys and the indexes we advise. Does not: queries (queries), what of all this is missing in
-a database (schema_check). Tables may have more columns than these. The product reads only: who creates them here is a
-test, or the sample data.
+Belongs here: their columns, keys and advised indexes. Does not: queries (queries), what a database lacks of them
+(schema_check). Tables may have more columns than these. The product only reads them; tests and the sample data create
+them.
 """
 
 from collections.abc import Callable
@@ -35,7 +35,7 @@ METADATA = MetaData()
 
 
 class _SqliteAmount(UserDefinedType[Decimal]):
-    """SQLite knows no decimals: a number there, exact up to 15 digits, that meets Python as a decimal only."""
+    """Amount column of SQLite, which has no decimals: a number, exact up to 15 digits, and a decimal in Python."""
 
     cache_ok = True
 
@@ -50,20 +50,20 @@ class _SqliteAmount(UserDefinedType[Decimal]):
 
 
 class Since(TypeDecorator[datetime]):
-    """A start that stamps are compared with. SQLite compares texts, and so takes the shortest one for the instant.
+    """Bound that stamps are compared with; on SQLite, which compares texts, the shortest text of the instant.
 
-    Whoever writes `10:00:00` there means the same as `10:00:00.000000`, which is the greater text.
+    There `10:00:00` and `10:00:00.000000` are one instant, but the second is the greater text.
     """
 
     impl = DateTime
     cache_ok = True
 
     def load_dialect_impl(self, dialect: Dialect) -> Any:
-        """Return a text on SQLite."""
+        """Return the type: text on SQLite, DATETIME(6) elsewhere."""
         return dialect.type_descriptor(String() if dialect.name == "sqlite" else mysql.DATETIME(fsp=6))
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> Any:
-        """Return what is sent."""
+        """Return the value to send."""
         if value is None or dialect.name != "sqlite":
             return value
         return value.isoformat(" ", "microseconds").rstrip("0").rstrip(".")
@@ -74,8 +74,8 @@ STAMP = DateTime().with_variant(mysql.DATETIME(fsp=6), "mysql")
 """To the microsecond, in UTC, without a zone. A text on SQLite, `YYYY-MM-DD HH:MM:SS.ffffff`."""
 ID = BigInteger().with_variant(Integer(), "sqlite")
 _TEXT: dict[str, Any] = {"mysql_charset": "utf8mb4", "mysql_collate": "utf8mb4_bin"}
-"""A collation that MySQL 8 and MariaDB both know, and in which no two names are equal. In utf8mb4_general_ci all
-characters of 4 bytes are, so two resource groups would meet on the unique key. Case is Python's to disregard."""
+"""A collation that MySQL 8 and MariaDB both have, and in which different names differ. In utf8mb4_general_ci all
+characters of 4 bytes are equal, so two resource groups could collide on the unique key. Python ignores case."""
 
 DAILY = Table(
     "cmdb_cloud_billing_daily",
@@ -90,7 +90,7 @@ DAILY = Table(
     UniqueConstraint("scope_id", "date", name="uq_cloud_billing_daily"),
     **_TEXT,
 )
-"""A row for each tenant and day. `fetched_at` tells of an ingest, `updated_at` stays frozen."""
+"""One row for each tenant and day. `fetched_at` advances at each ingest, `updated_at` stays frozen."""
 
 FACTS = Table(
     "cmdb_cost_facts",
@@ -108,7 +108,8 @@ FACTS = Table(
     UniqueConstraint("scope_id", "date", "integration_id", "resource_group", "service", name="uq_cost_facts"),
     **_TEXT,
 )
-"""Rows for each tenant, day, resource group and service. `updated_at` tells of an ingest, `fetched_at` stays frozen."""
+"""One row for each tenant, day, resource group and service. `updated_at` advances at each ingest, `fetched_at` stays
+frozen."""
 
 SUBSCRIPTIONS = Table(
     "cmdb_billing_subscriptions",
@@ -122,10 +123,10 @@ SUBSCRIPTIONS = Table(
     Column("enabled", Boolean, nullable=False, default=True),
     **_TEXT,
 )
-"""Whose changes are wanted: tenants by `id`, resource groups by `integration_id` and `external_id`."""
+"""The owners to report: tenants by `id`, resource groups by `integration_id` and `external_id`."""
 
 STAMPS = {Signal.DAILY: DAILY.c.fetched_at, Signal.FACTS: FACTS.c.updated_at}
-"""The column that tells of an ingest, by its signal."""
+"""The column that advances at each ingest, by its signal."""
 
 ADVISED = (
     Index("ix_cost_facts_moved", FACTS.c.updated_at, FACTS.c.scope_id, FACTS.c.date, FACTS.c.integration_id,
@@ -135,4 +136,4 @@ ADVISED = (
     Index("ix_cloud_billing_daily_moved", DAILY.c.fetched_at, DAILY.c.scope_id, DAILY.c.date),
     Index("ix_cloud_billing_daily_scope", DAILY.c.scope_id, DAILY.c.date, DAILY.c.fetched_at),
 )  # fmt: skip
-"""The indexes that the queries hang on. Without them everything works, slower."""
+"""The indexes that the queries use. Without them everything works, but slower."""

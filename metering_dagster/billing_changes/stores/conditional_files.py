@@ -1,10 +1,9 @@
-"""Small files in a folder or a bucket, each replaced as a whole by whoever has read what it replaces.
+"""Small files in a folder or a bucket, each replaced as a whole on the condition that it is the file that was read.
 
-Belongs here: generations, conditional replacing, the words of a place that cannot be used. Does not: what is in the
-files (day_files).
+Belongs here: generations, conditional replacing, error messages of a place. Does not: the files' content (day_files).
 
-A generation is a text that is another one after each replacement by other content; None is that of a file that is not
-there.
+A generation is a text that changes whenever a file is replaced by other content. A missing file has the generation
+None.
 """
 
 import fcntl
@@ -26,56 +25,56 @@ _REFUSED = frozenset({
     "InvalidBucketName", "InvalidToken", "NoSuchBucket", "PermanentRedirect", "RequestTimeTooSkewed",
     "SignatureDoesNotMatch",
 })  # fmt: skip
-"""Codes of S3 that another attempt does not change."""
+"""Error codes of S3 that a retry does not mend."""
 _LOST_RACE = frozenset({"PreconditionFailed", "ConditionalRequestConflict", "NoSuchKey"})
-"""Codes of S3 for a conditional write that came too late; the last one where the object was deleted meanwhile."""
+"""Error codes of S3 for a conditional write that came too late; the last one after a deletion of the object."""
 
 _WRITE = "write"
-"""Metadata of an object: which write it is of. Two writers may well write the same content."""
+"""The metadata key of an object's write. It tells two writers of equal content apart."""
 
 
 @dataclass(frozen=True)
-class Stored:
-    """A file as it was read."""
+class StoredFile:
+    """File as it was read."""
 
     content: bytes
     generation: str
 
 
 class FileStore(Protocol):
-    """A folder or bucket of small files. It raises `UnreachableError`, or `CallerError` where a retry does not help."""
+    """Place of files. Its methods raise `UnreachableError`, or `CallerError` where a retry does not help."""
 
-    def read(self, name: str) -> Stored | None:
-        """Return the file of this name, whole; None if there is none."""
+    def read(self, name: str) -> StoredFile | None:
+        """Read the whole file of this name; None if there is none."""
 
     def replace(self, name: str, content: bytes, generation: str | None) -> str:
-        """Put this content in the place of the generation; the new generation.
+        """Replace the file of this generation by the content; return the new generation.
 
-        Raises `ReplacedMeanwhileError` if that is no longer the one there; the file is then left alone.
+        Raises `ReplacedMeanwhileError`, and leaves the file alone, if its generation is another one by now.
         """
 
     def generations(self, pattern: str) -> dict[str, str]:
-        """Return the files whose names match, such as `day=*/cells.parquet`; without reading them."""
+        """Return the generations of files whose names match, such as `day=*/cells.parquet`, without reading them."""
 
 
 class Folder:
-    """A folder of this machine. A file appears whole and outlasts a power cut; a kill leaves the old one or the new.
+    """Folder of this machine. Files appear whole and survive a power cut; a kill leaves the old file or the new one.
 
-    What is made here is its owner's alone, whatever the umask: costs and names of customers are in it. A folder that
-    was there already keeps its mode.
+    Only the owner can read what is made here, whatever the umask: it holds costs and names of customers. An existing
+    folder keeps its mode.
     """
 
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()
 
-    def read(self, name: str) -> Stored | None:
-        """See `Place`."""
+    def read(self, name: str) -> StoredFile | None:
+        """See `FileStore`."""
         with self._explained(), _if_there(), (self.root / name).open("rb") as file:
-            return Stored(file.read(), _generation(os.fstat(file.fileno())))
+            return StoredFile(file.read(), _generation(os.fstat(file.fileno())))
         return None
 
     def replace(self, name: str, content: bytes, generation: str | None) -> str:
-        """See `Place`."""
+        """See `FileStore`."""
         path = self.root / name
         with self._explained():
             _make(path.parent)
@@ -83,8 +82,8 @@ class Folder:
                 found = _stat(path)
                 if (_generation(found) if found else None) != generation:
                     raise _replaced(str(path))
-                part = path.with_name(f".{path.name}.part")  # a killed writer's is written over: we hold the lock
-                part.unlink(missing_ok=True)  # it might have another's mode
+                part = path.with_name(f".{path.name}.part")  # one of a killed writer is replaced: we hold the lock
+                part.unlink(missing_ok=True)  # it might have another mode
                 with open(part, "xb", opener=_private) as file:
                     file.write(content)
                     file.flush()
@@ -96,7 +95,7 @@ class Folder:
                 return written
 
     def generations(self, pattern: str) -> dict[str, str]:
-        """See `Place`."""
+        """See `FileStore`."""
         with self._explained():
             found = [(path, _stat(path)) for path in self.root.glob(pattern)]
         return {path.relative_to(self.root).as_posix(): _generation(stat) for path, stat in found if stat}
@@ -107,27 +106,27 @@ class Folder:
             yield
         except (OSError, ValueError) as error:  # a ValueError: no file system has a path like this
             raise UnreachableError(
-                f"The folder {self.root} (BILLING_CHANGES_URI) cannot be used: {error}. Whatever it holds is left as "
-                "it was. Mend the place or its permissions."
+                f"The folder {self.root} (BILLING_CHANGES_URI) cannot be used: {error}. Its files were left as they "
+                "were. Check that it exists, and its permissions."
             ) from error
 
 
 class Bucket:
-    """A prefix in a bucket of S3. An object's ETag is its generation."""
+    """Prefix in a bucket of S3. An object's ETag is its generation."""
 
     def __init__(self, client: Any, uri: str) -> None:
-        """`uri`: `s3://bucket/prefix`."""
+        """Split `uri`, which is `s3://bucket/prefix`."""
         self.client, self.uri = client, uri.rstrip("/")
         self.bucket, _, self.prefix = self.uri.removeprefix("s3://").partition("/")
 
-    def read(self, name: str) -> Stored | None:
-        """See `Place`."""
+    def read(self, name: str) -> StoredFile | None:
+        """See `FileStore`."""
         with self._explained():
             stored, _ = self._get(name)
         return stored
 
     def replace(self, name: str, content: bytes, generation: str | None) -> str:
-        """See `Place`."""
+        """See `FileStore`."""
         condition = {"IfNoneMatch": "*"} if generation is None else {"IfMatch": generation}
         write = uuid4().hex
         with self._explained():
@@ -141,24 +140,24 @@ class Bucket:
                     raise
             found, written_by = self._get(name)
         if found is not None and written_by == write:
-            return found.generation  # it was us: the answer was lost, and the SDK had sent the request again
+            return found.generation  # our own write: its response was lost, and the SDK sent the request again
         raise _replaced(f"{self.uri}/{name}")
 
     def generations(self, pattern: str) -> dict[str, str]:
-        """See `Place`."""
+        """See `FileStore`."""
         start = self._key(pattern.partition("*")[0])
         with self._explained():
             pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=start)
             found = {self._name(one["Key"]): one["ETag"] for page in pages for one in page.get("Contents", [])}
         return {name: generation for name, generation in found.items() if fnmatchcase(name, pattern)}
 
-    def _get(self, name: str) -> tuple[Stored | None, str | None]:
-        """Return what is stored under the name, and which write it is of."""
+    def _get(self, name: str) -> tuple[StoredFile | None, str | None]:
+        """Read the object of this name, and the id of its write."""
         try:
             found = self.client.get_object(Bucket=self.bucket, Key=self._key(name))
         except self.client.exceptions.NoSuchKey:
             return None, None
-        return Stored(found["Body"].read(), found["ETag"]), found["Metadata"].get(_WRITE)
+        return StoredFile(found["Body"].read(), found["ETag"]), found["Metadata"].get(_WRITE)
 
     def _key(self, name: str) -> str:
         return f"{self.prefix}/{name}" if self.prefix else name
@@ -183,13 +182,13 @@ def _explain(error: Exception, uri: str) -> MeteringError:
     from metering_dagster.core.masking import mask_text
 
     words = (
-        f"{uri} (BILLING_CHANGES_URI) cannot be used: {mask_text(str(error)).rstrip('.')}. Whatever it holds is left "
-        "as it was, unless this was a write whose answer was lost."
+        f"{uri} (BILLING_CHANGES_URI) cannot be used: {mask_text(str(error)).rstrip('.')}. Its files were left as they "
+        "were, unless this was a write whose response was lost."
     )
     if isinstance(error, ClientError):
         if error.response.get("Error", {}).get("Code") in _REFUSED:
-            return CallerError(f"{words} Name a bucket that is there, renew the credentials, or allow s3:GetObject, "
-                               "s3:PutObject and s3:ListBucket; and look at this machine's clock.")  # fmt: skip
+            return CallerError(f"{words} Name an existing bucket, renew the credentials, or allow s3:GetObject, "
+                               "s3:PutObject and s3:ListBucket. Check this machine's clock as well.")  # fmt: skip
         return UnreachableError(f"{words} The next attempt may succeed.")
     if is_connection_error(error):
         return UnreachableError(f"{words} Check the network and AWS_ENDPOINT_URL_S3.")
@@ -198,8 +197,8 @@ def _explain(error: Exception, uri: str) -> MeteringError:
 
 def _replaced(place: str) -> ReplacedMeanwhileError:
     return ReplacedMeanwhileError(
-        f"{place} was replaced by another run or program since it was read. It was left as that one wrote it. "
-        "Another attempt reads it again."
+        f"{place} was replaced by another run or program since it was read. It was left as the other wrote it. The "
+        "next attempt reads it again."
     )
 
 
@@ -223,7 +222,7 @@ def _stat(path: Path) -> os.stat_result | None:
 
 @contextmanager
 def _if_there() -> Iterator[None]:
-    """A block that ends where the file that it looks for is not there."""
+    """Give a block that ends without an error where its file is missing."""
     try:
         yield
     except FileNotFoundError:
@@ -232,14 +231,14 @@ def _if_there() -> Iterator[None]:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """One writer for each folder, among all processes of this machine; a killed one's lock is free."""
+    """Lock the folder among all processes of this machine, for one writer at a time; a killed writer's lock is free."""
     with open(folder / ".lock", "ab", opener=_private) as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
 def _make(folder: Path) -> None:
-    """The folder, so that it outlasts a power cut."""
+    """Make the folder so that it survives a power cut."""
     if folder.is_dir():
         return
     _make(folder.parent)
@@ -248,7 +247,7 @@ def _make(folder: Path) -> None:
 
 
 def _private(path: str, flags: int) -> int:
-    """Open a file so that one which it makes is for its owner alone."""
+    """Open a file; a new one is readable for its owner alone."""
     return os.open(path, flags, 0o600)
 
 

@@ -1,9 +1,9 @@
-"""The billing database: connections, one snapshot a reading, and what goes wrong there in words.
+"""The billing database: connections, one snapshot for each reading, and its error messages.
 
-Belongs here: engines for MySQL, MariaDB and SQLite, read-only transactions, errors. Does not: queries (queries), what
-is missing of tables and columns (schema_check).
+Belongs here: engines for MySQL, MariaDB and SQLite, read-only transactions, errors. Does not: queries (queries), the
+missing tables and columns (schema_check).
 
-A password is never part of a message, nor is the URL as a whole.
+No message contains the password or the whole URL.
 """
 
 import re
@@ -20,15 +20,15 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchTableError, SQLAlche
 
 from metering_dagster.billing_changes.rules.watermark import PollTooSlowError
 from metering_dagster.billing_changes.stores import dialects, schema_check
-from metering_dagster.billing_changes.stores.queries import BillingSnapshot, OddValueError
+from metering_dagster.billing_changes.stores.queries import BillingSnapshot, InvalidValueError
 from metering_dagster.core.errors import DatabaseAwayError, DatabaseError, MeteringError, SettingsError
 from metering_dagster.core.masking import mask_text
 
-_UNTOUCHED = "Only read from; what was reported so far stands."
+_UNTOUCHED = "Nothing was written; earlier reports stay valid."
 
-_SAID = {
-    1045: "refuses who is calling: user or password is wrong",
-    1698: "refuses who is calling: user or password is wrong",
+_LOGIN_ERRORS = {
+    1045: "refuses the login: user or password is wrong",
+    1698: "refuses the login: user or password is wrong",
     1130: "does not let this machine connect",
     1129: "has blocked this machine after too many failed connections",
     1044: "does not let this user into the database: GRANT SELECT on the three billing tables",
@@ -36,21 +36,21 @@ _SAID = {
     1142: "does not let this user read a table: GRANT SELECT on the three billing tables",
     1143: "does not let this user read a column: GRANT SELECT on the three billing tables",
 }
-"""What MySQL's codes say about whoever calls: trying again does not help."""
+"""MySQL's error codes about the caller: a retry does not help."""
 _AWAY = frozenset({1040, 1053, 1080, 1159, 1161, 1203, 1205, 1213, 1226, 1317, 1927, 2002, 2003, 2006, 2013, 2014,
                    2055, 4031}) | dialects.TOO_SLOW  # fmt: skip
-"""Connections that are refused, killed or lost, and what happens while a server stops or is overloaded."""
+"""Error codes of refused, killed or lost connections, and of a server that stops or is overloaded."""
 _NOT_AS_NEEDED = frozenset({1054, 1146})
-"""An unknown column, an unknown table."""
+"""Error codes of an unknown column and an unknown table."""
 
 
 class Database:
-    """The billing database. It connects when it is first read; threads may share it."""
+    """Billing database. Making one does not connect; threads may share it."""
 
     def __init__(self, url: str, read_timeout: float = 30, connect_timeout: int = 5) -> None:
-        """Time-outs in seconds, of one query (SQLite knows none) and of connecting.
+        """Set time-outs in seconds, of one query (SQLite has none) and of connecting.
 
-        `SettingsError` if the URL names no such database.
+        Raises `SettingsError` if the URL is invalid or of another kind of database.
         """
         self._url = _parsed(url)
         self._read_timeout = read_timeout
@@ -64,7 +64,7 @@ class Database:
 
     @property
     def place(self) -> str:
-        """Return which database it is, for people: without user and password."""
+        """Return the database's name for messages, without user and password."""
         if self._is_sqlite:
             return f"the SQLite file {self._url.database}"
         port = f":{self._url.port}" if self._url.port else ""
@@ -72,10 +72,10 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[BillingSnapshot]:
-        """A fresh read-only transaction: all that is asked in it is answered from one snapshot.
+        """Give a block a new read-only transaction; all its queries read one snapshot.
 
-        `DatabaseError` where the database refuses, or a table or column is not as needed; `DatabaseAwayError` where it
-        does not answer, or not in time.
+        Raises `DatabaseError` where the database refuses, or a table or column is missing or invalid. Raises
+        `DatabaseAwayError` where it does not answer, or not in time.
         """
         with self._explained(), self._connected() as connection:
             now = _begin(connection, self._read_timeout)
@@ -86,22 +86,22 @@ class Database:
                     connection.rollback()
 
     def missing(self) -> schema_check.MissingSchema:
-        """Return which tables, columns and advised indexes are not there. Errors as for `reading`."""
+        """Find missing tables, columns and advised indexes. Raises the errors of `reading`."""
         with self._explained(), self._connected() as connection:
             return schema_check.missing(connection)
 
     def other_charsets(self) -> list[str]:
-        """In words, the columns that tell whose a row is and are not in utf8mb4. Errors as for `reading`."""
+        """Find the columns of owners that are not in utf8mb4, as text. Raises the errors of `reading`."""
         with self._explained(), self._connected() as connection:
             return schema_check.other_charsets(connection)
 
     @property
     def dialect(self) -> Any:
-        """Return how this database wants its SQL."""
+        """Return SQLAlchemy's dialect of this database."""
         return self._engine.dialect
 
     def close(self) -> None:
-        """Give the connections back."""
+        """Close the connections."""
         self._engine.dispose()
 
     @contextmanager
@@ -114,7 +114,7 @@ class Database:
         try:
             with self._parameters():
                 connection = self._engine.connect()
-        except RuntimeError as error:  # PyMySQL's, where MySQL's own way to check a password needs another package
+        except RuntimeError as error:  # of PyMySQL, where MySQL's password check needs another package
             raise DatabaseError(
                 f"{_capital(self.place)} cannot be connected to: {mask_text(str(error))}. {_UNTOUCHED}"
             ) from None
@@ -123,14 +123,14 @@ class Database:
 
     @contextmanager
     def _parameters(self) -> Iterator[None]:
-        """What the driver says of the URL's parameters repeats what they hold."""
+        """Replace the driver's error about the URL's parameters, which quotes their values."""
         try:
             yield
         except (TypeError, ValueError):
             names = ", ".join(sorted(self._url.query)) or "none"
             raise SettingsError(
-                f"BILLING_DATABASE_URL has parameters that the driver does not take as they are (it has: {names}). "
-                f"{_UNTOUCHED}"
+                f"BILLING_DATABASE_URL has parameters that the driver refuses (it has: {names}). {_UNTOUCHED} Remove "
+                "or correct them."
             ) from None
 
     @contextmanager
@@ -138,64 +138,64 @@ class Database:
         try:
             yield
         except SQLAlchemyError as error:
-            # Without its cause: a driver's message names the user, SQLAlchemy's the accounts asked for.
-            raise self._in_words(error) from None
+            # Without its cause: a driver's message names the user, SQLAlchemy's the accounts of the query.
+            raise self._error_of(error) from None
         except PollTooSlowError:
             raise self._too_slow() from None
-        except OddValueError as error:
+        except InvalidValueError as error:
             raise DatabaseError(
-                f"{_capital(self.place)} holds a value that is none of its column's type: "
-                f"{mask_text(str(error))[:200]}. {_UNTOUCHED} Mend the row."
+                f"{_capital(self.place)} holds a value of the wrong type: {mask_text(str(error))[:200]}. {_UNTOUCHED} "
+                "Correct the row."
             ) from None
 
-    def _in_words(self, error: SQLAlchemyError) -> MeteringError:
+    def _error_of(self, error: SQLAlchemyError) -> MeteringError:
         if isinstance(error, NoSuchTableError):
             return self._not_as_needed(f"there is no table {error}")
         origin = error.orig if isinstance(error, DBAPIError) else None
         if isinstance(origin, sqlite3.Error):
-            return self._sqlite_in_words(origin)
+            return self._sqlite_error_of(origin)
         code = origin.args[0] if origin is not None and origin.args else None
         where = _capital(self.place)
         if code in _NOT_AS_NEEDED:
             return self._not_as_needed(str(origin.args[-1]) if origin is not None else "")
-        if code in _SAID:
+        if code in _LOGIN_ERRORS:
             return DatabaseError(
-                f"{where} {_SAID[code]} ({code}). {_UNTOUCHED} Mend BILLING_DATABASE_URL or the grant."
+                f"{where} {_LOGIN_ERRORS[code]} ({code}). {_UNTOUCHED} Correct BILLING_DATABASE_URL or the grant."
             )
         if isinstance(error, DBAPIError) and dialects.took_too_long(error):
             return self._too_slow()
         if code in _AWAY or (isinstance(error, DBAPIError) and error.connection_invalidated):
             return DatabaseAwayError(
-                f"{where} cannot be reached, or the connection was lost ({code}). {_UNTOUCHED} The next look tries "
+                f"{where} cannot be reached, or the connection was lost ({code}). {_UNTOUCHED} The next poll tries "
                 "again."
             )
-        said = mask_text(str(origin.args[-1] if origin is not None and origin.args else error))
-        return DatabaseError(f"{where} refuses a query: {said} ({code}). {_UNTOUCHED}")
+        message = mask_text(str(origin.args[-1] if origin is not None and origin.args else error))
+        return DatabaseError(f"{where} refuses a query: {message} ({code}). {_UNTOUCHED}")
 
     def _too_slow(self) -> DatabaseAwayError:
         return DatabaseAwayError(
-            f"{_capital(self.place)} did not answer within {self._read_timeout:g} s. {_UNTOUCHED} The next look tries "
+            f"{_capital(self.place)} did not answer within {self._read_timeout:g} s. {_UNTOUCHED} The next poll tries "
             "again; `metering-dagster init` names the indexes that are missing."
         )
 
-    def _sqlite_in_words(self, origin: sqlite3.Error) -> MeteringError:
-        said = str(origin)
-        if said.startswith(("no such table", "no such column")):
-            return self._not_as_needed(said)
-        if "locked" in said or "busy" in said:
+    def _sqlite_error_of(self, origin: sqlite3.Error) -> MeteringError:
+        message = str(origin)
+        if message.startswith(("no such table", "no such column")):
+            return self._not_as_needed(message)
+        if "locked" in message or "busy" in message:
             return DatabaseAwayError(
-                f"{_capital(self.place)} is being written to ({said}). {_UNTOUCHED} The next look tries again."
+                f"{_capital(self.place)} is being written to ({message}). {_UNTOUCHED} The next poll tries again."
             )
-        return DatabaseError(f"{_capital(self.place)} cannot be read: {said}. {_UNTOUCHED}")
+        return DatabaseError(f"{_capital(self.place)} cannot be read: {message}. {_UNTOUCHED}")
 
-    def _not_as_needed(self, said: str) -> DatabaseError:
-        """Return all that is missing at once, and not only what the database stumbled over."""
+    def _not_as_needed(self, message: str) -> DatabaseError:
+        """Return the error of an unsuitable database: it names everything missing, not only the first item."""
         lacking = ""
         with suppress(SQLAlchemyError), self._connected() as connection:
             lacking = "; ".join(schema_check.missing(connection).needed)
         return DatabaseError(
-            f"{_capital(self.place)} is not as needed: {lacking or mask_text(said)}. {_UNTOUCHED} `metering-dagster "
-            "init` prints what is needed; does BILLING_DATABASE_URL name the right database?"
+            f"{_capital(self.place)} is not as needed: {lacking or mask_text(message)}. {_UNTOUCHED} `metering-dagster "
+            "init` prints the tables and columns needed. Does BILLING_DATABASE_URL name the right database?"
         )
 
 
@@ -203,40 +203,41 @@ def _parsed(url: str) -> URL:
     try:
         parsed = make_url(url)
     except (ArgumentError, ValueError):
-        raise SettingsError(f"BILLING_DATABASE_URL is no URL of a database. {_MEANT}") from None
+        raise SettingsError(f"BILLING_DATABASE_URL is an invalid database URL. {_VALID_URLS}") from None
     backend = parsed.get_backend_name()
     if backend not in ("mysql", "mariadb", "sqlite"):
-        raise SettingsError(f"BILLING_DATABASE_URL names {backend}, which is not supported. {_MEANT}")
+        raise SettingsError(f"BILLING_DATABASE_URL names {backend}, which is not supported. {_VALID_URLS}")
     if not parsed.database or parsed.database == ":memory:" or parsed.database.startswith("file:"):
-        raise SettingsError(f"BILLING_DATABASE_URL names no database. {_MEANT}")
-    # A password with an @ or a / in it is cut there: its end would be taken for a host or a database, and be shown.
+        raise SettingsError(f"BILLING_DATABASE_URL names no database. {_VALID_URLS}")
+    # A password with an @ or a / is cut there: its end would pass for a host or a database, and be shown.
     # A file has neither user nor host.
     if (
         (parsed.username or parsed.password or parsed.host or parsed.port)
         if backend == "sqlite"
         else (not re.fullmatch(r"[\w.:-]*", parsed.host or "") or re.search(r"[@/#?]", parsed.database))
     ):
-        raise SettingsError(f"BILLING_DATABASE_URL cannot be told apart into its parts. {_MEANT}")
+        raise SettingsError(f"BILLING_DATABASE_URL cannot be split into its parts. {_VALID_URLS}")
     return parsed
 
 
-_MEANT = (
-    "Nothing was read. What is meant is mysql+pymysql://USER:PASSWORD@HOST:PORT/DATABASE (special characters of the "
-    "password as %XX), or sqlite:////absolute/path of a file."
+_VALID_URLS = (
+    "Nothing was read. Use mysql+pymysql://USER:PASSWORD@HOST:PORT/DATABASE (special characters of the password as "
+    "%XX), or sqlite:////absolute/path of a file."
 )
 
 
 _SESSION = (
-    # Stamps are UTC, whatever zone the server is in: a TIMESTAMP is shown and compared in the session's.
+    # Stamps are UTC, whatever the server's zone: a TIMESTAMP is shown and compared in the session's zone.
     "time_zone = '+00:00'",
-    # Nothing changes how a statement is read: ANSI, ORACLE, NO_BACKSLASH_ESCAPES, PAD_CHAR_TO_FULL_LENGTH and others
-    # do. Zero dates may be compared with.
+    # No mode that changes how a statement is read, such as ANSI, ORACLE, NO_BACKSLASH_ESCAPES or
+    # PAD_CHAR_TO_FULL_LENGTH. Comparisons with zero dates are allowed.
     "sql_mode = ''",
-    # Whole answers: a server may cut them, or refuse statements that examine many rows.
+    # Whole results: a server may cut them, or refuse statements that examine many rows.
     "sql_select_limit = 18446744073709551615",
     "sql_big_selects = 1",
 )
-"""What is relied on, and what servers may be set up otherwise. Before the driver and SQLAlchemy look at it."""
+"""Session variables that the queries rely on, and that a server may set otherwise. They are set before SQLAlchemy and
+the driver read them."""
 
 
 def _mysql(url: URL, read_timeout: float, connect_timeout: int) -> Engine:
@@ -244,7 +245,7 @@ def _mysql(url: URL, read_timeout: float, connect_timeout: int) -> Engine:
         url.set(drivername="mysql+pymysql"),
         pool_pre_ping=True,
         hide_parameters=True,
-        isolation_level="REPEATABLE READ",  # a snapshot for the whole transaction, whatever the server's default is
+        isolation_level="REPEATABLE READ",  # one snapshot for the whole transaction, whatever the server's default
         connect_args={
             "charset": "utf8mb4",
             "collation": "utf8mb4_bin",
@@ -260,18 +261,18 @@ def _sqlite(url: URL, read_timeout: float, connect_timeout: int) -> Engine:
 
     def connect() -> sqlite3.Connection:
         connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=connect_timeout, check_same_thread=False)
-        dialects.teach(connection)
+        dialects.add_exact_sums(connection)
         return connection
 
     return create_engine("sqlite://", creator=connect, poolclass=NullPool, hide_parameters=True)
 
 
 def _begin(connection: Connection, read_timeout: float) -> datetime:
-    """Begin the transaction; the database's clock from just before its snapshot, in UTC."""
+    """Begin the transaction; return the database's clock just before its snapshot, in UTC."""
     if connection.dialect.name == "sqlite":
-        now = datetime.now(UTC)  # SQLite's clock is this machine's, and tells milliseconds only
+        now = datetime.now(UTC)  # SQLite's clock is this machine's, in milliseconds only
         connection.exec_driver_sql("BEGIN")
-        connection.exec_driver_sql("SELECT COUNT(*) FROM sqlite_master")  # only a first read fixes what is seen
+        connection.exec_driver_sql("SELECT COUNT(*) FROM sqlite_master")  # only the first read fixes the snapshot
         return now
     if connection.dialect.is_mariadb:  # type: ignore[attr-defined]
         connection.execute(text(f"SET SESSION max_statement_time = {read_timeout}"))

@@ -1,9 +1,9 @@
-"""The files of what is reported: one of each day, in parquet, and small JSON documents beside them.
+"""The files of the reports: one parquet file for each day, and small JSON documents beside them.
 
-Belongs here: names, generations, documents, damage in words. Does not: what is reported (day_diff), columns
-(day_parquet), replacing files safely (conditional_files).
+Belongs here: names, generations, documents, messages about damaged files. Does not: the report (rules/day_diff),
+columns (day_parquet), replacing files safely (conditional_files).
 
-`day=2026-11-28/cells.parquet` is replaced as a whole. Names that begin with `_` are no days.
+`day=2026-11-28/cells.parquet` is replaced as a whole. Names that begin with `_` are documents, not days.
 """
 
 import json
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 _FILE = "cells.parquet"
 _MISUNDERSTOOD = (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, OSError, RecursionError)
-"""What parsing a file of somebody else's, or a damaged one, raises; beside Arrow's own errors."""
+"""Errors of parsing a damaged file, or one of another program; Arrow raises its own besides."""
 
 
 @dataclass(frozen=True)
 class StoredDay:
-    """The stored report of a day, and the generation of its file."""
+    """Report of a day, and the generation of its file."""
 
     report: DayReport
     generation: str
@@ -39,7 +39,7 @@ class StoredDay:
 
 @dataclass(frozen=True)
 class Replacement:
-    """A day's new report, and the generation of the file that it was compared with."""
+    """New report of a day, and the generation of the file that it was compared with."""
 
     report: DayReport
     replaces: str | None
@@ -48,27 +48,25 @@ class Replacement:
 
 @dataclass(frozen=True)
 class StoredDocument:
-    """A JSON document and its generation."""
+    """JSON document and its generation."""
 
     content: Mapping[str, Any]
     generation: str
 
 
 class DayFiles:
-    """The report files of one deployment. Errors of the place are raised as `MeteringError`."""
+    """Files of one deployment's reports. Its methods raise `MeteringError`s for the place."""
 
     def __init__(self, uri: str, settings: Settings) -> None:
-        """`uri` is a folder or `s3://bucket/prefix`."""
+        """Keep the `uri`, which is a folder or `s3://bucket/prefix`."""
         self.uri, self._settings = uri.rstrip("/"), settings
 
     def uri_of(self, day: date) -> str:
-        """Return where the day's file lies."""
+        """Return the URI of the day's file."""
         return f"{self.uri}/{_name(day)}"
 
     def read(self, day: date) -> StoredDay | None:
-        """Return what was reported of this day; None if nothing was. Raises `DamagedFileError` for a file that is not
-        ours.
-        """
+        """Read the report of this day; None if there is none. Raises `DamagedFileError` for an invalid file."""
         stored = self._place.read(_name(day))
         if stored is None:
             return None
@@ -79,7 +77,10 @@ class DayFiles:
             return StoredDay(report, stored.generation)
 
     def table(self, day: date) -> "pa.Table | None":
-        """Return the day's file as it is, with the columns of `columns.BILLING_CHANGES`; None if there is none."""
+        """Read the day's file with the columns of `column_schemas.BILLING_CHANGES`; None if there is none.
+
+        Raises `DamagedFileError` for an invalid file.
+        """
         stored = self._place.read(_name(day))
         if stored is None:
             return None
@@ -87,24 +88,24 @@ class DayFiles:
             return table_of(stored.content)
 
     def replace(self, replacement: Replacement) -> str:
-        """Put a report in the place of the file that it was compared with; the new generation.
+        """Replace the file that the report was compared with; return the new generation.
 
-        Read the file before the database: then a report never takes the place of a later reading. Raises
-        `ReplacedMeanwhileError` if another run was faster, and leaves that one's file.
+        Read the file before the database: then a report never replaces one of a later reading. Raises
+        `ReplacedMeanwhileError` if another run replaced the file meanwhile, and leaves that run's file.
         """
         report = replacement.report
         return self._place.replace(_name(report.day), parquet_of(report), replacement.replaces)
 
     def generations(self) -> dict[date, str]:
-        """Return the days of which something was reported, with the generations of their files; no file is read."""
+        """Return the days that have a report, with their files' generations, without reading a file."""
         found = self._place.generations(f"day=*/{_FILE}")
         days = {_day_of(name): generation for name, generation in found.items()}
         return {day: days[day] for day in sorted(day for day in days if day is not None)}
 
     def document(self, name: str) -> StoredDocument | None:
-        """Return the JSON document of this name, such as `_consumers/warehouse`; None if there is none.
+        """Read the JSON document of this name, such as `_consumers/warehouse`; None if there is none.
 
-        Raises `DamagedFileError` for one that is no JSON object.
+        Raises `DamagedFileError` for an invalid JSON object.
         """
         stored = self._place.read(f"{name}.json")
         if stored is None:
@@ -112,13 +113,13 @@ class DayFiles:
         with _Damage(f"{self.uri}/{name}.json", _NEVER_WRITTEN):
             content = json.loads(stored.content)
             if not isinstance(content, dict):
-                raise ValueError("it is no JSON object")
+                raise ValueError("it is not a JSON object")
             return StoredDocument(content, stored.generation)
 
     def replace_document(self, name: str, content: Mapping[str, Any], generation: str | None) -> str:
-        """Put this content in the place of the generation that was read (None: there was none); the new generation.
+        """Replace the document of the generation that was read (None: there was none); return the new generation.
 
-        Raises `ReplacedMeanwhileError` if somebody else was faster.
+        Raises `ReplacedMeanwhileError` if another program replaced it meanwhile.
         """
         text = json.dumps(content, sort_keys=True, indent=1)
         return self._place.replace(f"{name}.json", f"{text}\n".encode(), generation)
@@ -131,8 +132,8 @@ class DayFiles:
             return Bucket(Clients(self._settings).s3(), self.uri)
         if "://" in self.uri:
             raise SettingsError(
-                f"BILLING_CHANGES_URI is {self.uri!r}. Nothing was read or written. Name a folder or "
-                "s3://BUCKET/PREFIX."
+                f"BILLING_CHANGES_URI is {self.uri!r}, which is not supported. Nothing was read or written. Name a "
+                "folder or s3://BUCKET/PREFIX."
             )
         return Folder(Path(self.uri))
 
@@ -145,20 +146,20 @@ def _day_of(name: str) -> date | None:
     try:
         return date.fromisoformat(name.removeprefix("day=").removesuffix(f"/{_FILE}"))
     except ValueError:
-        return None  # somebody else's folder
+        return None  # a folder of another program
 
 
 _REPORTED_AGAIN = (
-    "delete it and materialize the day again: every cell of it is then reported again, but for those that had vanished"
+    "delete it and materialize the day again: every cell is then reported again, except those that had vanished"
 )
 _NEVER_WRITTEN = "delete it: it then counts as never written"
 
 
 class _Damage:
-    """A block in which a file that cannot be understood comes out as `DamagedFileError`."""
+    """Block that raises `DamagedFileError` where a file cannot be understood."""
 
     def __init__(self, place: str, remedy: str) -> None:
-        """`remedy`: what to do where there is no copy of it."""
+        """Keep the `remedy` to name where there is no copy of the file."""
         self.place, self.remedy = place, remedy
 
     def __enter__(self) -> None:
@@ -166,8 +167,8 @@ class _Damage:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, _MISUNDERSTOOD) or is_arrows(error):
-            said = " ".join(str(error).split()).rstrip(".")
+            message = " ".join(str(error).split()).rstrip(".")
             raise DamagedFileError(
-                f"{self.place} is not as this project wrote it ({type(error).__name__}: {said}). It was left as it "
-                f"is. Put it back from a copy, or {self.remedy}."
+                f"{self.place} is damaged, or not a file of this project ({type(error).__name__}: {message}). It was "
+                f"left as it is. Restore it from a copy, or {self.remedy}."
             ) from error

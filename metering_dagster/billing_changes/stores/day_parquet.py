@@ -1,6 +1,6 @@
-"""A day's report as a parquet file, and out of one again.
+"""The parquet form of a day's report: written, and read back.
 
-Belongs here: columns, and how each value is written down exactly. Does not: where files lie (day_files).
+Belongs here: columns, and the exact form of each value. Does not: where files are stored (day_files).
 """
 
 import json
@@ -45,7 +45,7 @@ def schema() -> "pa.Schema":
 
 
 def parquet_of(report: DayReport) -> bytes:
-    """Return the file's content."""
+    """Return the report as a parquet file's content."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -86,7 +86,7 @@ def _record(row: CellChange) -> dict[str, object]:
 
 
 def _shown(amount: Decimal | None) -> Decimal | None:
-    """Return the amount with six decimals, as the tables have them; `amounts` has it exactly, whatever it is."""
+    """Round the amount to six decimals, as the tables have them; the column `amounts` has it exactly."""
     return None if amount is None else amount.quantize(_MICROUNIT, ROUND_HALF_EVEN)
 
 
@@ -101,9 +101,7 @@ def _text(value: object) -> str | None:
 
 
 def table_of(content: bytes) -> "pa.Table":
-    """Return the file's columns as they are. Raises `ValueError`, or an error of Arrow's, for a file that is
-    not ours.
-    """
+    """Read the file's columns. Raises `ValueError`, or an error of Arrow, for an invalid file."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -115,13 +113,13 @@ def table_of(content: bytes) -> "pa.Table":
 
 
 def report_of(table: "pa.Table") -> DayReport:
-    """Return what the file reports. Raises `ValueError` or `KeyError` if it is not ours."""
+    """Read the report of a file's table. Raises `ValueError` or `KeyError` for an invalid one."""
     import pyarrow as pa
 
     about = {name.decode(): value.decode() for name, value in (table.schema.metadata or {}).items()}
     if about["version"] != _VERSION:
         raise ValueError(f"version {about['version']}")
-    # The instants as numbers: as they are, they would be converted by way of pandas.
+    # Instants as numbers: Arrow would convert them through pandas.
     values = {
         name: (table[name].cast(pa.int64()) if pa.types.is_timestamp(kind) else table[name]).to_pylist()
         for name, kind in zip(table.schema.names, table.schema.types, strict=True)

@@ -1,6 +1,6 @@
-"""What MySQL and SQLite spell differently, as functions that read the same.
+"""SQL functions that hide the differences of MySQL and SQLite.
 
-Belongs here: expressions, and the sums that SQLite has no exact ones of. Does not: queries (queries), types of columns
+Belongs here: expressions, and exact sums, which SQLite lacks. Does not: queries (queries), types of columns
 (billing_tables), connections (database).
 """
 
@@ -19,21 +19,21 @@ from metering_dagster.billing_changes.rules.cells import microseconds_of
 from metering_dagster.billing_changes.stores.billing_tables import STAMP
 
 TOO_SLOW = frozenset({1969, 3024})
-"""Codes of MariaDB and MySQL: the server itself has ended a statement that took too long."""
+"""Error codes of MariaDB and MySQL: the server has ended a statement at its time-out."""
 _SIX_PLACES = Decimal("0.000001")
 
 
 class spelling(GenericFunction[str]):  # noqa: N801 - functions of SQL
-    """The text as the row spells it: rows are told apart by it whatever the column's collation takes for equal."""
+    """Text as the row spells it: it tells rows apart that the column's collation takes for equal."""
 
     type = String()
     inherit_cache = True
 
 
 class real_stamp(GenericFunction[datetime]):  # noqa: N801
-    """The stamp; NULL where that is a zero date of MySQL's, which is no stamp.
+    """Stamp, or NULL for MySQL's zero date, which counts as none.
 
-    MAX needs it only where nothing but zero dates may be there: it is less than any other.
+    MAX needs it only where all stamps may be zero dates: a zero date is less than any other.
     """
 
     type = STAMP
@@ -41,14 +41,14 @@ class real_stamp(GenericFunction[datetime]):  # noqa: N801
 
 
 class added_stamps(GenericFunction[Any]):  # noqa: N801
-    """The stamps of the rows added up, in microseconds since 1970; NULL where no row has one."""
+    """Sum of the rows' stamps, in microseconds since 1970; NULL where no row has one."""
 
     type = String()
     inherit_cache = True
 
 
 class added_amounts(GenericFunction[Any]):  # noqa: N801
-    """The amounts of the rows added up, to the last digit; NULL where no row has one."""
+    """Exact sum of the rows' amounts; NULL where no row has one."""
 
     type = String()
     inherit_cache = True
@@ -81,14 +81,14 @@ def _added_amounts_mysql(element: added_amounts, compiler: SQLCompiler, **kw: An
 
 
 def took_too_long(error: DBAPIError) -> bool:
-    """Tell whether a statement ran into its time-out, the server's or the driver's."""
+    """Judge whether a statement exceeded its time-out, the server's or the driver's."""
     code = error.orig.args[0] if error.orig is not None and error.orig.args else None
     return code in TOO_SLOW or "timed out" in str(error.orig)
 
 
-def teach(connection: Connection) -> None:
-    """Give a connection to SQLite the sums: its own are floats, or overflow (5,000 stamps in microseconds do)."""
-    # One step of an aggregate is a Python call: some microseconds a row, which a database of this size can bear.
+def add_exact_sums(connection: Connection) -> None:
+    """Add exact sums to a connection of SQLite: its own are floats, or overflow (at 5,000 stamps in microseconds)."""
+    # Each step of an aggregate is a Python call of some microseconds: fast enough for a database of this size.
     connection.create_aggregate("added_stamps", 1, _AddedStamps)  # type: ignore[arg-type]
     connection.create_aggregate("added_amounts", 1, _AddedAmounts)  # type: ignore[arg-type]
 

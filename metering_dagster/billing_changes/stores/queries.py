@@ -1,7 +1,7 @@
-"""The questions that are asked of the billing database, in the domain's words (domain: the billing-changes signal).
+"""The queries of the billing database, in the domain's words (domain §7).
 
-Belongs here: the queries; each has its bounds, and a chunk of at most 100 where it names whom it asks for. Does not:
-connections and snapshots (database), what a database spells its own way (dialects), whose the rows are (cells).
+Belongs here: the queries. Each is bounded, and names at most 100 owners. Does not: connections and snapshots
+(database), differences of SQL (dialects), the owners' subscriptions (rules/cells).
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -34,10 +34,10 @@ from metering_dagster.billing_changes.rules.cells import (
     Amounts,
     Claims,
     Group,
-    Oddity,
     Piece,
     Side,
     Signal,
+    StampFault,
     Subscription,
     TenantScope,
     digest,
@@ -57,11 +57,13 @@ from metering_dagster.billing_changes.stores.dialects import (
 from metering_dagster.core.chunks import chunked
 
 CHUNK = 100
-"""MariaDB turns 1,000 elements of an IN into a derived table, and at 500 pairs the range of the index is lost."""
+"""The most owners in one query. MariaDB turns an IN of 1,000 elements into a derived table, and loses the index range
+at 500 pairs."""
 DAYS_CHUNK = 10
-"""Days in one query, each of them a range for each of a hundred."""
+"""The most days in one query: each is an index range for each of 100 owners."""
 SHORT_HISTORY = 0.25
-"""A cell costs 3.1 us in one query that walks all days, 4.1 us in chunks that jump to theirs (5 million facts)."""
+"""The share of older days up to which one query walks all days: 3.1 us a cell, against 4.1 us in chunks that jump to
+their days (5 million facts)."""
 MOST_EXAMPLES = 5
 GROUP = (FACTS.c.integration_id, FACTS.c.resource_group)
 NEWEST: tuple[tuple[Signal, Sequence[Column[Any]]], ...] = (
@@ -69,52 +71,52 @@ NEWEST: tuple[tuple[Signal, Sequence[Column[Any]]], ...] = (
     (Signal.FACTS, (FACTS.c.scope_id,)),
     (Signal.DAILY, (DAILY.c.scope_id,)),
 )
-"""Whose newest stamps the cheap look takes: the signal, and the columns that tell them apart."""
+"""The owners whose newest stamps `checksums` reads: the signal, and the owner's columns."""
 
 
 @dataclass(frozen=True)
-class OddStamp:
-    """Rows of one owner on one day whose stamps tell nothing, or not yet."""
+class InvalidStamp:
+    """Rows of one owner on one day with a missing or invalid stamp."""
 
     signal: Signal
     owner: TenantScope | Group
     rows: int
     newest: datetime | None
-    """The latest one; None: they have no stamp at all."""
-    kind: Oddity
+    """The latest stamp; None where they have none."""
+    kind: StampFault
 
 
 @dataclass(frozen=True)
-class OddStamps:
-    """The rows of a day without a stamp, with one from before any ingest, or with one ahead of the database's clock."""
+class InvalidStamps:
+    """Rows of a day without a stamp, with one from before any ingest, or with one ahead of the database's clock."""
 
     unstamped: int = 0
     future: int = 0
     early: int = 0
-    examples: Sequence[OddStamp] = ()
+    examples: Sequence[InvalidStamp] = ()
 
 
-class OddValueError(Exception):
-    """A column holds what is none of its type: SQLite takes anything."""
+class InvalidValueError(Exception):
+    """Value of the wrong type in a column: SQLite accepts any."""
 
 
 class BillingSnapshot:
-    """One snapshot of the billing tables."""
+    """Snapshot of the billing tables."""
 
     def __init__(self, connection: Connection, now: datetime) -> None:
-        """`connection` is inside a transaction; `now`: the database's clock from just before it, in UTC."""
+        """Keep a `connection` inside a transaction; `now`: the database's clock just before it, in UTC."""
         self._connection = connection
         self.now = now
 
     def clock(self) -> datetime:
-        """Return the database's clock by now, in UTC: a reading that begins later has all that this one has."""
+        """Return the database's present clock, in UTC: a reading that begins later includes this one."""
         if self._connection.dialect.name == "sqlite":
             return datetime.now(UTC)  # as for `now`: SQLite's clock is this machine's
         clock: datetime = self._connection.execute(select(func.utc_timestamp(6))).scalar_one()
         return clock.replace(tzinfo=UTC)
 
     def claims(self) -> Claims:
-        """Return whose a row is, by the enabled subscriptions."""
+        """Read the enabled subscriptions, which say whose a row is."""
         c = SUBSCRIPTIONS.c
         query = select(c.id, c.integration_id, c.external_id, c.name, c.provider, c.is_resource_group)
         return Claims(
@@ -132,11 +134,11 @@ class BillingSnapshot:
     def pieces_since(
         self, starts: Mapping[Signal, datetime], first_day: date, ends: Mapping[Signal, datetime] | None = None
     ) -> list[Piece]:
-        """Return what carries a stamp at or after its table's start, of `first_day` and later, whoever claims it.
+        """Read the rows, claimed or not, with a stamp at or after their table's start, of `first_day` and later.
 
-        A table that has one of the `ends` is read up to that stamp, itself excluded. One query a table, along the index
-        of its stamps. Of the facts each group of rows is a piece of its tenant and, if it has a resource group, one of
-        that group. Raises `PollTooSlowError` where a query runs into its time-out.
+        A table with one of the `ends` is read up to that stamp, itself excluded. Each table takes one query, along the
+        index of its stamps. Facts make a piece of their tenant and, if they have a resource group, one of that group.
+        Raises `PollTooSlowError` where a query exceeds its time-out.
         """
         pieces: list[Piece] = []
         for signal, start in starts.items():
@@ -158,26 +160,24 @@ class BillingSnapshot:
         return pieces
 
     def pieces_of(self, days: Collection[date], claims: Claims, *, amounts: bool) -> list[Piece]:
-        """Return all that the tables hold of these days for those who claim something, exactly; amounts only if asked
-        for.
-        """
+        """Read all rows of these days whose owners are claimed, with amounts only if requested."""
         pieces: list[Piece] = []
         groups = self._spellings(claims) if days else []
         for some_days in chunked(sorted(set(days)), DAYS_CHUNK):
             for tenants in chunked(self._spelt_tenants(claims, some_days), CHUNK):
                 for signal, stamp in STAMPS.items():
-                    asked = stamp.table.c.scope_id.in_(tenants)
-                    pieces += self._asked(signal, [stamp.table.c.scope_id], asked, some_days, amounts)
+                    condition = stamp.table.c.scope_id.in_(tenants)
+                    pieces += self._matching(signal, [stamp.table.c.scope_id], condition, some_days, amounts)
             for pairs in chunked(groups, CHUNK):
-                pieces += self._asked(Signal.FACTS, GROUP, tuple_(*GROUP).in_(pairs), some_days, amounts)
+                pieces += self._matching(Signal.FACTS, GROUP, tuple_(*GROUP).in_(pairs), some_days, amounts)
         return pieces
 
     def checksums(self, first_day: date) -> dict[date, str]:
-        """For each day from `first_day` on a short text: another one once a cell's newest stamp moves.
+        """Return for each day from `first_day` on a short text that changes once a cell's newest stamp advances.
 
-        A cheap look at a whole horizon: the newest stamp of each cell, whoever claims it, added up per day by the
-        database. It misses what leaves all of them as they were, such as a row deleted beside a newer one. Days without
-        rows are not in it.
+        A cheap poll of a whole horizon: the database adds up the newest stamp of each cell, claimed or not, by day.
+        It misses changes that leave all newest stamps alone, such as a row deleted beside a newer one. Days without
+        rows are left out.
         """
         sums: dict[date, list[tuple[int, int, int]]] = {}
         for place, (signal, whose) in enumerate(NEWEST):
@@ -193,75 +193,72 @@ class BillingSnapshot:
                     )
         return {day: digest(str(one) for one in all_sums) for day, all_sums in sorted(sums.items())}
 
-    def odd_stamps(self, day: date) -> OddStamps:
-        """Return the rows of a day, whoever claims them, whose stamps do not tell when they were ingested."""
-        odd: list[OddStamp] = []
+    def invalid_stamps(self, day: date) -> InvalidStamps:
+        """Find the rows of a day, claimed or not, whose stamps do not show when they were ingested."""
+        invalid: list[InvalidStamp] = []
         for signal, stamp in STAMPS.items():
-            columns, kind = _spelt(*_owner_columns(stamp.table)), _oddity(stamp)
+            columns, kind = _spelt(*_owner_columns(stamp.table)), _fault_of(stamp)
             query = select(*columns, kind, func.count().label("number"), func.max(real_stamp(stamp)).label("newest"))
-            query = query.where(_is_odd(stamp, self.now), stamp.table.c.date == day)
-            odd += [
-                OddStamp(
+            query = query.where(_is_invalid(stamp, self.now), stamp.table.c.date == day)
+            invalid += [
+                InvalidStamp(
                     signal,
                     _owners(found)[-1],
                     int(found["number"]),
                     _instant(found["newest"]),
-                    Oddity(found[kind.name]),
+                    StampFault(found[kind.name]),
                 )
                 for found in self._rows(_grouped_by(query, *columns, kind))
             ]
-        odd.sort(key=lambda one: (-one.rows, one.signal, repr(one.owner), one.kind))
-        counts = {kind: sum(one.rows for one in odd if one.kind is kind) for kind in Oddity}
-        return OddStamps(
-            unstamped=counts[Oddity.MISSING],
-            future=counts[Oddity.AHEAD],
-            early=counts[Oddity.EARLY],
-            examples=tuple(odd[:MOST_EXAMPLES]),
+        invalid.sort(key=lambda one: (-one.rows, one.signal, repr(one.owner), one.kind))
+        counts = {kind: sum(one.rows for one in invalid if one.kind is kind) for kind in StampFault}
+        return InvalidStamps(
+            unstamped=counts[StampFault.MISSING],
+            future=counts[StampFault.AHEAD],
+            early=counts[StampFault.EARLY],
+            examples=tuple(invalid[:MOST_EXAMPLES]),
         )
 
-    def odd_days(self, first_day: date, ahead_of: datetime) -> dict[Oddity, dict[date, int]]:
-        """Return how many rows of the days from `first_day` on have a stamp that tells nothing, or is later than
-        `ahead_of`.
+    def days_with_invalid_stamps(self, first_day: date, ahead_of: datetime) -> dict[StampFault, dict[date, int]]:
+        """Count by day, from `first_day` on, the rows with a missing or invalid stamp, or one later than `ahead_of`.
 
-        In both tables, whoever claims them; along the index of the stamps.
+        Reads both tables, claimed rows or not, along the index of the stamps.
         """
-        counts: dict[Oddity, dict[date, int]] = {kind: {} for kind in Oddity}
+        counts: dict[StampFault, dict[date, int]] = {kind: {} for kind in StampFault}
         for stamp in STAMPS.values():
-            day, kind = stamp.table.c.date, _oddity(stamp)
+            day, kind = stamp.table.c.date, _fault_of(stamp)
             query = select(day.label("day"), kind, func.count().label("number"))
-            query = query.where(_is_odd(stamp, ahead_of), day >= first_day).group_by(day)
+            query = query.where(_is_invalid(stamp, ahead_of), day >= first_day).group_by(day)
             for found in self._rows(_grouped_by(query, kind)):
-                days = counts[Oddity(found[kind.name])]
+                days = counts[StampFault(found[kind.name])]
                 days[found["day"]] = days.get(found["day"], 0) + int(found["number"])
         return {kind: dict(sorted(days.items())) for kind, days in counts.items()}
 
     def groups_of(self, day: date) -> list[Group]:
-        """Return every resource group that the facts hold on a day, in one of its spellings."""
+        """Return the resource groups of the facts of a day, each in one of its spellings."""
         query = select(*GROUP).where(FACTS.c.date == day).group_by(*GROUP)
         return [Group(*pair) for pair in sorted(self._pairs(query))]
 
     def tenants_of(self, day: date) -> list[TenantScope]:
-        """Return every tenant that either table holds rows of on a day, in one of its spellings."""
+        """Return the tenants with rows of a day in either table, each in one of its spellings."""
         return [TenantScope(scope) for scope in sorted(self._scopes(day))]
 
     def precision(self, signal: Signal) -> int:
-        """Return how many decimals of a second this signal's stamps keep: they may be less than the ingest's by the
-        rest.
-        """
+        """Return how many decimals of a second this signal's stamps keep: the rest of an ingest's stamp is cut off."""
         return schema_check.precision(self._connection, signal)
 
     def missing_indexes(self) -> list[str]:
-        """Return the advised indexes that are not there, as `table (columns)`."""
+        """Return the missing ones of the advised indexes, as `table (columns)`."""
         return self._missing.advised
 
     def _chunks_of_owners(
         self, whose: Sequence[Column[Any]], first_day: date
     ) -> Iterator[Sequence[ColumnElement[bool]]]:
-        """Conditions that cut a table's rows by their owners, so that each query jumps along the index to its days.
+        """Yield conditions that cut a table's rows by owner, so that each query jumps along the index to its days.
 
-        Bounded by the days alone a query walks all the days that an owner ever had, and these tables are kept for
-        years: that is quicker only where little lies before `first_day`. Without the index each chunk would be a scan
-        of the table. In either case there is one query for all.
+        Bounded by days alone, a query walks all days that an owner ever had, and these tables are kept for years. That
+        is faster only where few rows are older than `first_day`. Without the index each chunk would scan the table. In
+        both cases one query reads all owners.
         """
         named = [column.is_not(None) for column in whose if column.nullable]
         if any(index.columns[0] is whose[0] for index in self._missing.indexes):
@@ -274,16 +271,14 @@ class BillingSnapshot:
             yield named
         elif whose == GROUP:
             for integrations, names in rectangles(((one[0], one[1]) for one in owners), CHUNK):
-                # With one integration MariaDB reads all rows of its groups; with another one beside it, it jumps.
+                # With a single integration MariaDB reads all rows of its groups; with a second one it jumps.
                 yield GROUP[0].in_([*integrations, ""]), GROUP[1].in_(names)
         else:
             for chunk in chunked(sorted(one[0] for one in owners), CHUNK):
                 yield (whose[0].in_(chunk),)
 
     def _is_short(self, first_day: date, firsts: Collection[date]) -> bool:
-        """Return whether owners whose rows begin on these days have so little before `first_day` that it is walked
-        along.
-        """
+        """Judge whether owners whose rows begin on these days have so few before `first_day` that walking is faster."""
         walked = sum(max((first_day - first).days, 0) for first in firsts)
         return walked <= SHORT_HISTORY * (self.now.date() - first_day).days * len(firsts)
 
@@ -294,7 +289,7 @@ class BillingSnapshot:
     def _scopes(self, day: date) -> set[str]:
         """Return the scope ids of a day in both tables.
 
-        Asked for one day, a query jumps from one to the next in the index; for several MariaDB walks the whole of it.
+        For one day a query jumps from one scope id to the next in the index; for several MariaDB walks all of it.
         """
         scopes: set[str] = set()
         for stamp in STAMPS.values():
@@ -304,17 +299,15 @@ class BillingSnapshot:
         return scopes
 
     def _spelt_tenants(self, claims: Claims, days: Sequence[date]) -> list[str]:
-        """Return the tenants that are claimed, in each spelling that the tables have on these days, or the
-        subscriptions.
-        """
+        """Return the claimed tenants in each spelling of the subscriptions, and of the tables on these days."""
         keys = {key_of(scope) for scope in claims.tenants}
         held = (scope for day in days for scope in self._scopes(day)) if keys else ()
         return sorted({*claims.tenants, *(scope for scope in held if key_of(scope) in keys)})
 
     def _spellings(self, claims: Claims) -> list[tuple[str, str]]:
-        """Return the resource groups that are claimed, in each spelling that the facts or the subscriptions have.
+        """Return the claimed resource groups in each spelling of the facts and of the subscriptions.
 
-        Where the column's collation (or SQLite) tells case apart, equality in SQL would miss rows that are meant.
+        Where the column's collation (or SQLite) is case-sensitive, equality in SQL would miss claimed rows.
         """
         keys = {(key_of(integration), key_of(name)) for integration, name in claims.groups}
         spellings = set(claims.groups)
@@ -324,22 +317,25 @@ class BillingSnapshot:
         return sorted(spellings)
 
     def _pairs(self, query: Select[Any]) -> list[tuple[str, str]]:
-        """Integrations and resource groups; rows without a resource group belong to none."""
+        """Return integrations and resource groups; rows without a resource group are left out."""
         rows = self._rows(query)
         return [(str(found["integration_id"]), str(found["resource_group"])) for found in rows
                 if found["resource_group"] is not None]  # fmt: skip
 
-    def _asked(
-        self, signal: Signal, whose: Sequence[Column[Any]], asked: ColumnElement[bool], days: list[date], amounts: bool
+    def _matching(
+        self,
+        signal: Signal,
+        whose: Sequence[Column[Any]],
+        condition: ColumnElement[bool],
+        days: list[date],
+        amounts: bool,
     ) -> list[Piece]:
         query = _content(signal, _spelt(*whose), real_stamp(STAMPS[signal]), amounts=amounts)
-        query = query.where(asked, STAMPS[signal].table.c.date.in_(days))
+        query = query.where(condition, STAMPS[signal].table.c.date.in_(days))
         return [piece for found in self._rows(query) for piece in _pieces(signal, found)]
 
     def _rows(self, query: Select[Any]) -> Sequence[RowMapping]:
-        """Return those of a day that is none are left out: MySQL lets `0000-00-00` in, and nobody could pull
-        that day.
-        """
+        """Return the rows of valid days: MySQL accepts `0000-00-00`, and no consumer could pull that day."""
         rows = self._all(query)
         return [found for found in rows if "day" not in found or isinstance(found["day"], date)]
 
@@ -348,11 +344,11 @@ class BillingSnapshot:
         try:
             return result.mappings().all()
         except (ValueError, TypeError, ArithmeticError) as error:
-            raise OddValueError(str(error)) from None
+            raise InvalidValueError(str(error)) from None
 
 
 def _newest_stamps(signal: Signal, whose: Sequence[Column[Any]], bounds: ColumnElement[bool]) -> Select[Any]:
-    """Of each day the newest stamps of its cells: how many cells, how many have one, and these added up."""
+    """Select for each day the number of cells, how many have a stamp, and the sum of each cell's newest stamp."""
     stamp = STAMPS[signal]
     day = stamp.table.c.date
     cells = (
@@ -367,7 +363,7 @@ def _newest_stamps(signal: Signal, whose: Sequence[Column[Any]], bounds: ColumnE
 
 
 def _owner_columns(table: Table) -> list[Column[Any]]:
-    """Return what tells whose a row is."""
+    """Return the columns that say whose a row is."""
     return [table.c.scope_id] if table is DAILY else [table.c.scope_id, *GROUP]
 
 
@@ -376,7 +372,7 @@ def _spelt(*columns: Column[Any]) -> list[ColumnElement[Any]]:
 
 
 def _grouped_by(query: Select[Any], *labeled: ColumnElement[Any]) -> Select[Any]:
-    """Group by names of the result: under ONLY_FULL_GROUP_BY MariaDB does not take an expression for itself."""
+    """Group by names of the result: under ONLY_FULL_GROUP_BY MariaDB does not recognize a repeated expression."""
     return query.group_by(*(column.name for column in labeled))
 
 
@@ -384,27 +380,27 @@ def _at_least(stamp: Column[Any], instant: datetime) -> ColumnElement[bool]:
     return stamp >= literal(_naive(instant), Since())
 
 
-def _is_odd(stamp: Column[Any], ahead_of: datetime) -> ColumnElement[bool]:
-    """Return three ranges of the stamp's index."""
+def _is_invalid(stamp: Column[Any], ahead_of: datetime) -> ColumnElement[bool]:
+    """Return the condition of a missing or invalid stamp: three ranges of the stamp's index."""
     early = stamp < literal(_naive(EARLIEST_STAMP), Since())
     return or_(stamp.is_(None), early, stamp > literal(_naive(ahead_of), Since()))
 
 
-def _oddity(stamp: Column[Any]) -> Label[str]:
-    """Return which one it is of a stamp that is odd."""
+def _fault_of(stamp: Column[Any]) -> Label[str]:
+    """Return the expression for a stamp's oddity."""
     return case(
-        (real_stamp(stamp).is_(None), Oddity.MISSING.value),
-        (_at_least(stamp, EARLIEST_STAMP), Oddity.AHEAD.value),
-        else_=Oddity.EARLY.value,
-    ).label("oddity")
+        (real_stamp(stamp).is_(None), StampFault.MISSING.value),
+        (_at_least(stamp, EARLIEST_STAMP), StampFault.AHEAD.value),
+        else_=StampFault.EARLY.value,
+    ).label("fault")
 
 
 def _content(
     signal: Signal, owner: Sequence[ColumnElement[Any]], stamp: ColumnElement[Any], *, amounts: bool
 ) -> Select[Any]:
-    """Return what there is of each owner and day: the owner's columns, then these that `_pieces` takes.
+    """Select the content of each owner and day: the owner's columns, then those that `_pieces` reads.
 
-    `stamp`: the signal's column as it is, where bounds leave zero dates out; else its `real_stamp`.
+    `stamp`: the signal's column itself where bounds exclude zero dates, else its `real_stamp`.
     """
     table = STAMPS[signal].table
     by_currency = [spelling(table.c.currency).label("spelt_currency")] if amounts else []
@@ -437,9 +433,7 @@ def _pieces(signal: Signal, found: RowMapping) -> list[Piece]:
 
 
 def _owners(found: RowMapping) -> list[TenantScope | Group]:
-    """Return whose the rows are, by what was asked for: their tenant, their resource group if they have one,
-    or both.
-    """
+    """Return the owners of the rows by the selected columns: their tenant, their resource group if any, or both."""
     owners: list[TenantScope | Group] = []
     if "spelt_scope_id" in found:
         owners.append(TenantScope(str(found["spelt_scope_id"])))
@@ -449,10 +443,10 @@ def _owners(found: RowMapping) -> list[TenantScope | Group]:
 
 
 def _naive(instant: datetime) -> datetime:
-    """As the columns hold it: in UTC, without its zone."""
+    """Return the instant as the columns hold it: in UTC, without a zone."""
     return instant.astimezone(UTC).replace(tzinfo=None)
 
 
 def _instant(found: Any) -> datetime | None:
-    """Return a stamp of a column as an instant. Whatever is no date and time (a zero date of MySQL's) is none."""
+    """Return a column's stamp as an instant in UTC; None for any other value, such as MySQL's zero date."""
     return found.replace(tzinfo=UTC) if isinstance(found, datetime) else None

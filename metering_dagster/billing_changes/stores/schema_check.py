@@ -1,6 +1,6 @@
-"""What a billing database lacks of the tables, columns and indexes that are read.
+"""The schema check: which tables, columns and indexes a billing database lacks.
 
-Belongs here: comparing, in words and as DDL to be run by a person. Does not: running any of it: we only ever read.
+Belongs here: comparing, messages, and DDL for an operator to run. Does not: running DDL, for this project only reads.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,41 +34,41 @@ _PRECISION = text(
 
 @dataclass(frozen=True)
 class MissingSchema:
-    """Tables, columns and indexes that the billing database lacks."""
+    """Tables, columns and indexes that a database lacks."""
 
     tables: Sequence[Table] = ()
     columns: Sequence[str] = ()
-    """As `table.column`; those of missing tables are not named one by one."""
+    """As `table.column`; those of missing tables are left out."""
     indexes: Sequence[Index] = ()
-    """The advised ones, those of missing tables among them."""
+    """Of the advised indexes, those of missing tables included."""
 
     @property
     def needed(self) -> list[str]:
-        """In words, what nothing works without."""
+        """Return messages about missing tables and columns, without which nothing works."""
         return [f"there is no table {table.name} that this user can read" for table in self.tables] + [
             f"there is no column {column}" for column in self.columns
         ]
 
     @property
     def advised(self) -> list[str]:
-        """In words, the indexes without which it is slower."""
+        """Return the missing indexes as text; without them everything works, but slower."""
         return [index_words(index) for index in self.indexes]
 
     def ddl(self, dialect: Dialect) -> list[str]:
-        """Statements that make the missing tables and indexes, for a person to run; columns are theirs to add."""
+        """Return statements for an operator that create the missing tables and indexes; columns are left out."""
         made: list[CreateTable | CreateIndex] = [CreateTable(table) for table in self.tables]
         made += [CreateIndex(index) for index in self.indexes]
         return [" ".join(str(one.compile(dialect=dialect)).split()) + ";" for one in made]
 
 
 def index_words(index: Index) -> str:
-    """Return an index as people name it: `table (column, column)`."""
+    """Return an index as text: `table (column, column)`."""
     table = index.table.name if index.table is not None else ""
     return f"{table} ({', '.join(_columns(index))})"
 
 
 def missing(connection: Connection) -> MissingSchema:
-    """Return what the database lacks. An index that begins with the advised columns is as good; a view has none."""
+    """Find what the database lacks. An index that begins with the advised columns suffices; views need none."""
     inspector = inspect(connection)
     views = set(inspector.get_view_names())
     there = views | set(inspector.get_table_names())
@@ -91,10 +91,10 @@ def missing(connection: Connection) -> MissingSchema:
 
 
 def other_charsets(connection: Connection) -> list[str]:
-    """In words, the columns that tell whose a row is and are not in utf8mb4; none on SQLite.
+    """Find the columns of owners that are not in utf8mb4, as `table.column (charset)`; none on SQLite.
 
-    MariaDB 10.11 misses names with accents in a latin1 column, where it is asked for several integrations and resource
-    groups at once.
+    MariaDB 10.11 misses names with accents in a latin1 column when a query names several integrations and resource
+    groups.
     """
     if connection.dialect.name == "sqlite":
         return []
@@ -103,7 +103,10 @@ def other_charsets(connection: Connection) -> list[str]:
 
 
 def precision(connection: Connection, signal: Signal) -> int:
-    """Return how many decimals of a second the signal's column keeps, 0 to 6. SQLite keeps what is written."""
+    """Return how many decimals of a second the signal's column keeps, 0 to 6. SQLite keeps all that are written.
+
+    Raises `NoSuchTableError` where the database has no such table.
+    """
     stamp = STAMPS[signal]
     if connection.dialect.name == "sqlite":
         found = (MOST_DECIMALS,) if inspect(connection).has_table(stamp.table.name) else None

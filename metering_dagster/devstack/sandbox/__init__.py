@@ -1,7 +1,7 @@
-"""A judge for everything that meters: an HTTP server that speaks BatchMeterUsage and keeps a bill.
+"""The marketplace sandbox: an HTTP server that offers BatchMeterUsage and keeps a bill.
 
-Belongs here: the public face. It stands alone: nothing in this package knows any other part of the project, so that a
-wrong rule there cannot be wrong here as well.
+Belongs here: the public face. The package imports nothing of the rest of the project: a wrong rule there must not be
+wrong here as well.
 
     with Sandbox(now=datetime(2026, 11, 20, 10, 30, tzinfo=UTC)) as sandbox:
         sandbox.inject(faults.lost_answer(calls=1))
@@ -28,14 +28,14 @@ from metering_dagster.devstack.sandbox.server import Server
 __all__ = ["BilledRecord", "Call", "ControlError", "Fault", "Sandbox", "SandboxClient", "faults"]
 
 POLL_SECONDS = 0.02
-"""How soon the server notices that it is to end."""
+"""The time in which the server notices a shutdown."""
 
 
 class Sandbox(SandboxClient):
-    """A sandbox in a thread of this process, on a free port of loopback, for as long as the context lasts.
+    """Sandbox in a thread of this process, on a free port of loopback, while the context is open.
 
-    What was billed, the calls and the configuration live in the database and survive a restart; the clock and the
-    faults do not. A fault of the sandbox itself comes out where the context ends.
+    The bill, the calls and the configuration are in the database and survive a restart; the clock and the faults do
+    not. An error of the sandbox itself is raised at the end of the context.
     """
 
     def __init__(

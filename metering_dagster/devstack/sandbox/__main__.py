@@ -1,6 +1,6 @@
 """`python -m metering_dagster.devstack.sandbox`: a sandbox in a process of its own.
 
-Belongs here: the command line and the signals. Does not: anything that a test in one process would need as well.
+Belongs here: the command line and the signals. Does not: anything that a test in one process needs as well.
 """
 
 import argparse
@@ -14,7 +14,7 @@ from metering_dagster.devstack.sandbox.world import read_instant
 
 
 def main() -> None:
-    """Print the URL as one line of JSON once it listens; end at TERM or INT."""
+    """Print the URL as one line of JSON once the server listens; end at SIGTERM or SIGINT."""
     parser = argparse.ArgumentParser(prog="python -m metering_dagster.devstack.sandbox", description=__doc__)
     parser.add_argument("--port", type=int, default=0, help="on loopback; 0 takes a free one")
     parser.add_argument("--database", default=":memory:", help="SQLite file of the bill")
@@ -28,7 +28,7 @@ def main() -> None:
     for each in (signal.SIGTERM, signal.SIGINT):
         signal.signal(each, lambda *_: ended.set())
     with Sandbox(options.database, now=now, port=options.port) as sandbox:
-        print(json.dumps({"url": sandbox.url}), flush=True)  # noqa: T201 (whoever started us reads it)
+        print(json.dumps({"url": sandbox.url}), flush=True)  # noqa: T201 (the parent process reads it)
         ended.wait()
 
 

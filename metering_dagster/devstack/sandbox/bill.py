@@ -1,7 +1,7 @@
-"""What was billed, which calls came and what the sandbox was told, in SQLite. Committed before anyone is answered.
+"""The sandbox's bill, calls and configuration, in SQLite. Each write is committed before its response is sent.
 
-Belongs here: the tables, and that the first quantity of an identity is the one billed. Does not: what may be billed at
-all (rules.py), who is told what (desk.py).
+Belongs here: the tables, and the rule that the first quantity of an identity is billed. Does not: which records may be
+billed (rules.py), responses (desk.py).
 """
 
 import json
@@ -47,7 +47,7 @@ create table if not exists world (only_one integer primary key check (only_one =
 
 
 class BillStatus(StrEnum):
-    """An answer of the service for one record."""
+    """Status of one record in a response."""
 
     SUCCESS = "Success"
     CUSTOMER_NOT_SUBSCRIBED = "CustomerNotSubscribed"
@@ -56,7 +56,7 @@ class BillStatus(StrEnum):
 
 @dataclass(frozen=True)
 class RecordOutcome:
-    """The answer for one record; only what is billed has an id."""
+    """Result of one record; only a billed one has an id."""
 
     status: BillStatus
     metering_record_id: str | None = None
@@ -64,7 +64,7 @@ class RecordOutcome:
 
 @dataclass(frozen=True)
 class BilledRecord:
-    """One line of the bill. The quantity is written without trailing zeros."""
+    """Line of the bill. The quantity has no trailing zeros."""
 
     region: str
     product_code: str | None
@@ -80,7 +80,7 @@ class BilledRecord:
 
 @dataclass(frozen=True)
 class Call:
-    """One call as it arrived. `at` and `monotonic` are real time, whatever the sandbox's clock says."""
+    """Call as it arrived. `at` and `monotonic` are real time, whatever the sandbox's clock says."""
 
     sequence: int
     monotonic: float
@@ -92,11 +92,11 @@ class Call:
     hours: list[str]
     licenses: int
     outcome: str | None
-    """"ok", an error's code or the fault that ended it; None while it is under way."""
+    """"ok", an error's code or the fault that ended it; None while the call is in progress."""
 
 
 class Bill:
-    """One connection that all threads take turns on."""
+    """Database of the bill, on one connection that all threads share in turn."""
 
     def __init__(self, path: str | PathLike[str]) -> None:
         self._lock = threading.Lock()
@@ -107,12 +107,12 @@ class Bill:
         self._connection.executescript(SCHEMA)
 
     def close(self) -> None:
-        """Nothing is lost: all that was answered for is committed."""
+        """Close the connection. Nothing is lost: all that was answered is committed."""
         with self._lock:
             self._connection.close()
 
     def settle(self, usages: Sequence[AcceptedRecord]) -> list[RecordOutcome]:
-        """Bill what is new, in order. A record that was billed before stays as it is, whoever may be billed now."""
+        """Bill new records, in order. A record billed before stays as it is, even if its buyer has unsubscribed."""
         with self._transaction() as connection:
             return [_settle_one(connection, usage) for usage in usages]
 
@@ -125,7 +125,7 @@ class Bill:
         return [_billed_record(row) for row in rows]
 
     def open_call(self, call: Call) -> int:
-        """Log a call that has arrived, and give it its number."""
+        """Record a call that has arrived; return its number."""
         with self._transaction() as connection:
             row = connection.execute(
                 "insert into calls (monotonic, at, records, bytes, region, product_code, hours, licenses)"
@@ -136,7 +136,7 @@ class Bill:
         return int(row[0])
 
     def close_call(self, sequence: int, outcome: str) -> None:
-        """Log how it ended."""
+        """Record how the call ended."""
         with self._transaction() as connection:
             connection.execute("update calls set outcome = ? where sequence = ?", (outcome, sequence))
 
@@ -147,18 +147,18 @@ class Bill:
         return [_call(row) for row in rows]
 
     def world(self) -> World:
-        """Return what the sandbox was told last."""
+        """Return the stored configuration."""
         with self._lock:
             row = self._connection.execute("select document from world").fetchone()
         return World() if row is None else World().changed(json.loads(row[0]))
 
     def keep_world(self, world: World) -> None:
-        """Remember it over a restart."""
+        """Store the configuration, so that it survives a restart."""
         with self._transaction() as connection:
             connection.execute("insert or replace into world values (1, ?)", (json.dumps(world.document()),))
 
     def forget(self) -> None:
-        """As a new database."""
+        """Delete everything, as in a new database."""
         with self._transaction() as connection:
             for table in ("billed", "calls", "world", "sqlite_sequence"):
                 connection.execute(f"delete from {table}")

@@ -1,6 +1,6 @@
-"""Steering a sandbox over HTTP, from its own process or another.
+"""The HTTP client that controls a sandbox, from its own process or another.
 
-Belongs here: one method for each control path. Does not: the faults themselves (faults.py), metering (boto3 does that).
+Belongs here: one method for each control path. Does not: the faults (faults.py), metering (boto3 does that).
 """
 
 import json
@@ -17,22 +17,22 @@ from metering_dagster.devstack.sandbox.faults import Fault
 
 TIMEOUT_SECONDS = 30.0
 DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-"""Loopback is never reached through a proxy."""
+"""An opener without a proxy: loopback is never reached through one."""
 
 
 class SandboxClient:
-    """Speaks to the sandbox at this URL."""
+    """Client of the sandbox at this URL. Its methods raise `ControlError` for a refused request."""
 
     def __init__(self, url: str) -> None:
         self.url = url
 
     def health(self) -> dict[str, Any]:
-        """Its clock, if it is there at all."""
+        """Return the sandbox's status and clock."""
         answer: dict[str, Any] = self._ask("GET", "/health")
         return answer
 
     def bill(self) -> list[BilledRecord]:
-        """Return what was billed so far, in order."""
+        """Return the bill so far, in order."""
         return [BilledRecord(**each) for each in self._ask("GET", "/bill")]
 
     def calls(self) -> list[Call]:
@@ -40,20 +40,20 @@ class SandboxClient:
         return [Call(**each) for each in self._ask("GET", "/calls")]
 
     def set_now(self, now: datetime | None) -> None:
-        """Freeze the clock at an instant; None: real time."""
+        """Freeze the clock at an instant, or return to real time (None)."""
         self._ask("POST", "/clock", {"now": now})
 
     def configure(self, **settings: object) -> dict[str, Any]:
-        """Change the named settings of the World, and leave the others; returns them all."""
+        """Change the named settings of the `World`, and leave the others; return all settings."""
         answer: dict[str, Any] = self._ask("POST", "/configure", settings)
         return answer
 
     def inject(self, *faults: Fault) -> None:
-        """These faults and no others (none: all is well), counting calls from now on."""
+        """Set these faults and no others (none at all: no faults), counting calls from now on."""
         self._ask("POST", "/faults", {"faults": [fault.document() for fault in faults]})
 
     def reset(self) -> None:
-        """Back to how it started on an empty database."""
+        """Reset the sandbox to its start on an empty database."""
         self._ask("POST", "/reset")
 
     def _ask(self, method: str, path: str, document: Any = None) -> Any:

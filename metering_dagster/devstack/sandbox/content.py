@@ -1,6 +1,6 @@
-"""What one call carries, told without judging it: for the log of calls and for faults that look at content. Pure.
+"""The content of one call, read without judging it: for the log of calls and for faults by content. Pure.
 
-Belongs here: a reading that any JSON survives. Does not: what is acceptable (rules.py).
+Belongs here: a reading that accepts any JSON. Does not: whether a call is acceptable (rules.py).
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from metering_dagster.devstack.sandbox.rules import bucket, hour_of
 
 @dataclass(frozen=True)
 class Content:
-    """As far as the request can be read at all."""
+    """Content of a request, as far as it can be read."""
 
     records: int = 0
     product_code: str = ""
@@ -21,7 +21,7 @@ class Content:
 
 
 def content_of(request: Any) -> Content:
-    """Return the content of a parsed body, whatever it is."""
+    """Read the content of a parsed body, whatever JSON it is."""
     body = request if isinstance(request, dict) else {}
     listed = body.get("UsageRecords")
     records = listed if isinstance(listed, list) else []

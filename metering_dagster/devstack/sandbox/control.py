@@ -1,6 +1,6 @@
-"""What may be asked and told under /_sandbox/.
+"""The control paths under /_sandbox/.
 
-Belongs here: the paths, and how their JSON is read. Does not: what it does to calls (desk.py), HTTP (server.py).
+Belongs here: the paths, and reading their JSON. Does not: their effect on calls (desk.py), HTTP (server.py).
 """
 
 import json
@@ -17,7 +17,7 @@ PREFIX = "/_sandbox"
 
 
 def control(desk: Desk, method: str, path: str, body: bytes) -> DeskResponse:
-    """Return the answer to one request of whoever steers the sandbox."""
+    """Answer one control request."""
     known = ROUTES.get((method, path.removeprefix(PREFIX)))
     if known is None:
         paths = ", ".join(f"{verb} {PREFIX}{route}" for verb, route in ROUTES)

@@ -1,6 +1,6 @@
-"""One call of BatchMeterUsage from its arrival to its answer.
+"""The handling of one BatchMeterUsage call, from its arrival to its response.
 
-Belongs here: the order of things (log, throttle, disturb, examine, bill, feed_response). Does not: each of them.
+Belongs here: the order of the steps (log, throttle, disturb, examine, bill, answer). Does not: each step's rules.
 """
 
 import json
@@ -27,7 +27,7 @@ AWS_JSON = "application/x-amz-json-1.1"
 
 @dataclass(frozen=True)
 class Arrival:
-    """A request that came in. `size` may be more than the body holds: a body that is too long is not kept."""
+    """Request as it arrived. `size` may exceed the body's length: the end of a too long body is not kept."""
 
     target: str
     signed: bool
@@ -38,7 +38,7 @@ class Arrival:
 
 @dataclass(frozen=True)
 class DeskResponse:
-    """A response that goes out."""
+    """Response to send."""
 
     status: int
     body: bytes
@@ -46,18 +46,18 @@ class DeskResponse:
 
 
 class Clock:
-    """The sandbox's idea of now: real, or frozen at an instant."""
+    """Clock of the sandbox: real time, or frozen at an instant."""
 
     def __init__(self, frozen: datetime | None) -> None:
         self.frozen = frozen
 
     def now(self) -> datetime:
-        """In UTC."""
+        """Return the present instant, in UTC."""
         return self.frozen or datetime.now(UTC)
 
 
 class Desk:
-    """Answers calls from any number of threads."""
+    """Desk that answers calls from any number of threads."""
 
     def __init__(self, bill: Bill, now: datetime | None, monotonic: Callable[[], float]) -> None:
         self.bill = bill
@@ -70,7 +70,7 @@ class Desk:
         self._started_at = now
 
     def take(self, arrival: Arrival) -> DeskResponse | None:
-        """Return the answer, or None where the caller gets none."""
+        """Handle a call; return its response, or None where the caller gets none."""
         request = _parsed(arrival.body)
         content = Content() if isinstance(request, RefusedError) else content_of(request)
         stamp, refusal = self._let_in(arrival)
@@ -80,14 +80,14 @@ class Desk:
         return answer
 
     def configure(self, changes: Mapping[str, Any]) -> None:
-        """Change what the sandbox was told, and remember it over a restart."""
+        """Change the configuration, and store it so that it survives a restart."""
         with self._configuring:
             world = self.world.changed(changes)
             self.bill.keep_world(world)
             self.world = world
 
     def forget(self) -> None:
-        """As newly started on an empty database."""
+        """Reset everything to the start on an empty database."""
         self.bill.forget()
         self.faults.set([])
         self.world = World()
@@ -95,7 +95,7 @@ class Desk:
         self._limiter.forget()
 
     def _let_in(self, arrival: Arrival) -> tuple[float, RefusedError | None]:
-        """Only a signed call of the operation counts towards the quota."""
+        """Return the call's time, and its refusal if any. Only signed calls of the operation use up the quota."""
         if not arrival.signed:
             return self._limiter.stamp(), RefusedError(Code.MISSING_TOKEN, "The request has no Authorization.")
         if arrival.target != TARGET:
@@ -139,7 +139,7 @@ class Desk:
 
 
 def _parsed(body: bytes) -> Any:
-    """Return the body as JSON, or the refusal of what is none. What SQLite cannot hold (half a character) is none."""
+    """Parse the body as JSON, or return its refusal. Text that SQLite cannot hold (half a character) is invalid."""
     try:
         request = json.loads(body, parse_constant=_no_number)
         json.dumps(request, ensure_ascii=False).encode()

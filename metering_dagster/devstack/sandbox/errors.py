@@ -1,6 +1,6 @@
-"""The codes with which a whole call fails, and their HTTP statuses.
+"""The error codes of a whole call, and their HTTP statuses.
 
-Belongs here: names that go over the wire. Does not: when each of them is due (rules.py, desk.py).
+Belongs here: names that go over the wire. Does not: the conditions of each code (rules.py, desk.py).
 """
 
 from enum import StrEnum
@@ -29,12 +29,12 @@ STATUSES = {Code.INTERNAL: 500, Code.MISSING_TOKEN: 403}
 
 
 def http_status(code: str) -> int:
-    """Return the HTTP status an error goes out with, where nothing else was asked for."""
+    """Return the usual HTTP status of an error code."""
     return {str(known): status for known, status in STATUSES.items()}.get(code, 400)
 
 
 class RefusedError(Exception):
-    """The whole call fails and nothing of it is billed. The message never quotes what the caller sent."""
+    """Failure of a whole call: none of it is billed. The message never quotes the request."""
 
     def __init__(self, code: Code, message: str) -> None:
         super().__init__(f"{code}: {message}")
@@ -43,4 +43,4 @@ class RefusedError(Exception):
 
 
 class ControlError(ValueError):
-    """Whoever steers the sandbox asked for something that it does not understand."""
+    """Invalid control request."""

@@ -1,7 +1,7 @@
-"""Faults on request: which calls they fall on, and what they do to them.
+"""Faults on request: which calls they strike, and what they do to them.
 
-Belongs here: the kinds of fault, each with a function that makes one, their JSON form, whose turn it is. Does not:
-carrying them out (desk.py).
+Belongs here: the kinds of fault, a function that makes each, their JSON form, which call is struck. Does not: carrying
+them out (desk.py).
 """
 
 import threading
@@ -19,7 +19,7 @@ LONGEST_LATENCY = 3600.0
 
 
 class FaultKind(StrEnum):
-    """A kind of fault."""
+    """Kind of fault."""
 
     LATENCY = "latency"
     DROP = "drop"
@@ -32,7 +32,7 @@ class FaultKind(StrEnum):
 
 @dataclass(frozen=True)
 class Fault:
-    """One fault. `calls` counts, from 1, the calls whose content it looks for: numbers, "from N", or "all"."""
+    """Fault to inject. `calls` are numbers, "from N" or "all"; only calls with its content count, from 1."""
 
     kind: FaultKind
     calls: tuple[int, ...] | str = "all"
@@ -40,20 +40,20 @@ class Fault:
     product_code: str | None = None
     license_arn: str | None = None
     code: str | None = None
-    """Of an error."""
+    """For an error: its code."""
     status: int | None = None
-    """Of an error; None: the usual one of its code."""
+    """For an error: its HTTP status; None: the usual one of its code."""
     count: int | None = None
-    """Of unprocessed: that many records, the first ones; None with no dimensions: all of them."""
+    """For unprocessed: the number of records, the first ones; None without dimensions: all of them."""
     dimensions: tuple[str, ...] | None = None
-    """Of unprocessed: the records of these dimensions."""
+    """For unprocessed: the records of these dimensions."""
     seconds: float | None = None
-    """Of latency."""
+    """For latency: how long the call waits."""
     way: str | None = None
-    """Of an odd answer: in which way (odd.py)."""
+    """For an odd answer: its way (odd.py)."""
 
     def looks_at(self, content: Content) -> bool:
-        """Return whether the call carries what this fault waits for."""
+        """Judge whether the call has the content of this fault."""
         return (
             (self.dimension is None or self.dimension in content.dimensions)
             and (self.license_arn is None or self.license_arn in content.licenses)
@@ -61,13 +61,13 @@ class Fault:
         )
 
     def falls_on(self, number: int) -> bool:
-        """Return whether it strikes at the call of this number."""
+        """Judge whether the fault strikes the call of this number."""
         if isinstance(self.calls, str):
             return self.calls == "all" or number >= int(self.calls.removeprefix("from "))
         return number in self.calls
 
     def leaves_out(self, records: Sequence[Mapping[str, Any]]) -> frozenset[int]:
-        """Return the places of the records that come back unprocessed."""
+        """Return the positions of the records that come back unprocessed."""
         if self.dimensions is not None:
             wanted = self.dimensions
             return frozenset(place for place, record in enumerate(records) if record["Dimension"] in wanted)
@@ -80,7 +80,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Disturbance:
-    """All that happens to one call."""
+    """Faults that strike one call."""
 
     faults: tuple[Fault, ...] = ()
 
@@ -89,17 +89,17 @@ class Disturbance:
         return next((fault for fault in self.faults if fault.kind is kind), None)
 
     def seconds(self) -> float:
-        """Return how long the call waits."""
+        """Return how many seconds the call waits."""
         return sum(fault.seconds or 0.0 for fault in self.faults if fault.kind is FaultKind.LATENCY)
 
     def leaves_out(self, records: Sequence[Mapping[str, Any]]) -> frozenset[int]:
-        """Return the places of all records that come back unprocessed."""
+        """Return the positions of all records that come back unprocessed."""
         leaving = (fault.leaves_out(records) for fault in self.faults if fault.kind is FaultKind.UNPROCESSED)
         return frozenset().union(*leaving)
 
 
 class FaultPlan:
-    """The faults now in force, each with the number of calls it has looked at since it was set."""
+    """Faults in force, each with the number of calls with its content since it was set."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -107,12 +107,12 @@ class FaultPlan:
         self._looked_at: list[int] = []
 
     def set(self, faults: Sequence[Fault]) -> None:
-        """These faults and no others, counting from the next call."""
+        """Set these faults and no others, counting from the next call."""
         with self._lock:
             self._faults, self._looked_at = tuple(faults), [0] * len(faults)
 
     def next_call(self, content: Content) -> Disturbance:
-        """Count this call, and say what strikes it."""
+        """Count this call, and return the faults that strike it."""
         with self._lock:
             striking = [fault for place, fault in enumerate(self._faults) if self._strikes(place, content)]
             return Disturbance(tuple(striking))
@@ -126,7 +126,7 @@ class FaultPlan:
 
 
 class Carrying(TypedDict, total=False):
-    """Content that a call must carry for a fault to look at it."""
+    """Content that a call must have for a fault to count it."""
 
     dimension: str
     product_code: str
@@ -137,7 +137,7 @@ Calls = int | Iterable[int] | str
 
 
 def error(code: str, *, status: int | None = None, calls: Calls = "all", **content: Unpack[Carrying]) -> Fault:
-    """Make the call fail with this code."""
+    """Make a fault by which the call fails with this code."""
     return Fault(FaultKind.ERROR, _numbers(calls), code=code, status=status, **content)
 
 
@@ -148,33 +148,33 @@ def unprocessed(
     calls: Calls = "all",
     **content: Unpack[Carrying],
 ) -> Fault:
-    """Return the first so many records, or those of some dimensions, or all of them, come back unprocessed."""
+    """Make a fault by which the first `count` records, those of some dimensions, or all come back unprocessed."""
     named = None if dimensions is None else tuple(dimensions)
     return Fault(FaultKind.UNPROCESSED, _numbers(calls), count=count, dimensions=named, **content)
 
 
 def lost_answer(*, calls: Calls = "all", **content: Unpack[Carrying]) -> Fault:
-    """Bill the call, and end the connection without an answer."""
+    """Make a fault by which the call is billed, and the connection ends without an answer."""
     return Fault(FaultKind.LOST_ANSWER, _numbers(calls), **content)
 
 
 def odd_answer(way: str, *, calls: Calls = "all", **content: Unpack[Carrying]) -> Fault:
-    """Bill the call, and answer it in a way that no model foresees."""
+    """Make a fault by which the call is billed, and its answer breaks the API's model."""
     return Fault(FaultKind.ODD_ANSWER, _numbers(calls), way=way, **content)
 
 
 def drop(*, calls: Calls = "all", **content: Unpack[Carrying]) -> Fault:
-    """End the connection; nothing is billed."""
+    """Make a fault by which the connection ends, and nothing is billed."""
     return Fault(FaultKind.DROP, _numbers(calls), **content)
 
 
 def latency(seconds: float, *, calls: Calls = "all", **content: Unpack[Carrying]) -> Fault:
-    """Make the call wait before anything is done with it."""
+    """Make a fault by which the call waits before it is handled."""
     return Fault(FaultKind.LATENCY, _numbers(calls), seconds=seconds, **content)
 
 
 def http_503(*, calls: Calls = "all", **content: Unpack[Carrying]) -> Fault:
-    """Return a balancer in front of the service answers in its place, in plain text."""
+    """Make a fault by which a load balancer answers instead of the service, in plain text."""
     return Fault(FaultKind.HTTP_503, _numbers(calls), **content)
 
 
@@ -194,7 +194,7 @@ COMMON_SETTINGS = {"kind", "calls", "dimension", "product_code", "license_arn"}
 
 
 def read_fault(document: Any) -> Fault:
-    """Return a fault from its JSON form, complete and with nothing that its kind does not know."""
+    """Read a fault from its JSON form. Raises `ControlError` for missing, unknown or invalid settings."""
     if not isinstance(document, dict):
         raise ControlError("a fault must be an object")
     try:

@@ -1,6 +1,6 @@
-"""How many calls the account may make in any sliding second, for each Region.
+"""The account's call quota in any sliding second, for each Region.
 
-Belongs here: the window. Does not: how many are allowed (world.py), what a throttled call is told (desk.py).
+Belongs here: the window. Does not: the limit (world.py), the response to a throttled call (desk.py).
 """
 
 import threading
@@ -11,7 +11,7 @@ WINDOW_SECONDS = 1.0
 
 
 class Limiter:
-    """Counts the calls let in, on a clock that never jumps. A call turned away does not count."""
+    """Counter of admitted calls, on a monotonic clock. A refused call does not count."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
@@ -19,7 +19,7 @@ class Limiter:
         self._let_in: defaultdict[str, deque[float]] = defaultdict(deque)
 
     def admit(self, region: str, limit: int | None) -> tuple[float, bool]:
-        """Return when the call arrived, and whether it is let in."""
+        """Return when the call arrived, and whether it is admitted."""
         with self._lock:
             now = self._monotonic()
             let_in = self._let_in[region]
@@ -31,10 +31,10 @@ class Limiter:
             return now, True
 
     def stamp(self) -> float:
-        """Return the time of a call that is turned away for other reasons, and so is not counted."""
+        """Return the time of a call that is refused for other reasons, and so is not counted."""
         return self._monotonic()
 
     def forget(self) -> None:
-        """As if no call had ever come."""
+        """Forget all calls."""
         with self._lock:
             self._let_in.clear()

@@ -1,6 +1,6 @@
-"""Answers that no model foresees, made of the right one: the call is billed, and what is said of it is odd. Pure.
+"""Answers that break the API's model, made of the right answer: the call itself is billed. Pure.
 
-Belongs here: the ways in which an answer can be odd. Does not: when it is (faults.py).
+Belongs here: the ways in which an answer can be odd. Does not: which answers are (faults.py).
 """
 
 import json
@@ -53,4 +53,4 @@ WAYS: Mapping[str, Callable[[bytes], bytes]] = {
     "no_echo": _changed(_without_echo),
     "fewer": _changed(_fewer),
 }
-"""Each way by its name, with what becomes of the right answer's body."""
+"""The odd ways by name, each a function of the right answer's body."""

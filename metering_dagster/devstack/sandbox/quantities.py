@@ -1,4 +1,4 @@
-"""Quantities and how they are split into allocations and tags. Pure.
+"""Quantities, allocations and tags. Pure.
 
 Belongs here: the two kinds of quantity, tags, the sum of the allocations. Does not: the rest of a record (rules.py).
 """
@@ -22,7 +22,7 @@ TAG_TEXT = re.compile(r"[a-zA-Z0-9+ -=._:\/@]+")
 
 
 class QuantityForm(StrEnum):
-    """The two ways to say how much: never both in one record, and the same in its allocations."""
+    """Kind of quantity: never both in one record, and the same in its allocations."""
 
     INTEGER = "Quantity"
     DECIMAL = "QuantityAsDecimal"
@@ -32,7 +32,7 @@ TagSet = frozenset[tuple[str, str]]
 
 
 def quantity_of(record: Mapping[str, Any]) -> tuple[QuantityForm, Decimal]:
-    """Return how much the record says, and in which of the two ways."""
+    """Return the record's quantity and its kind. Raises `RefusedError` for none, both or an invalid one."""
     given = [kind for kind in QuantityForm if record.get(kind) is not None]
     if len(given) != 1:
         raise RefusedError(Code.VALIDATION, "A usage record must give exactly one of Quantity and QuantityAsDecimal.")
@@ -41,7 +41,7 @@ def quantity_of(record: Mapping[str, Any]) -> tuple[QuantityForm, Decimal]:
 
 
 def amount(kind: QuantityForm, value: Any) -> Decimal:
-    """Return the value as a number, if it has the form that its kind asks for."""
+    """Parse a quantity of this kind. Raises `RefusedError` for an invalid form."""
     if kind is QuantityForm.INTEGER:
         if type(value) is not int or not 0 <= value <= LARGEST_INTEGER:
             raise RefusedError(Code.VALIDATION, f"A quantity must be a whole number from 0 to {LARGEST_INTEGER}.")
@@ -54,7 +54,10 @@ def amount(kind: QuantityForm, value: Any) -> Decimal:
 
 
 def check_allocations(allocations: Any, kind: QuantityForm, quantity: Decimal) -> None:
-    """1 to 2,500 allocations of the record's kind that add up to its quantity, no tag set twice."""
+    """Check for 1 to 2,500 allocations of the record's kind that add up to its quantity, no tag set twice.
+
+    Raises `RefusedError` for any other ones; a record without allocations is valid.
+    """
     if allocations is None:
         return
     if not isinstance(allocations, list):
@@ -75,7 +78,7 @@ def check_allocations(allocations: Any, kind: QuantityForm, quantity: Decimal) -
 
 
 def tag_set(tags: Any) -> TagSet:
-    """Return the tags of one allocation; none at all is the untagged bucket."""
+    """Read the tags of one allocation; none at all is the untagged bucket. Raises `RefusedError` for invalid ones."""
     if tags is None:
         return frozenset()
     if not isinstance(tags, list):

@@ -1,7 +1,7 @@
-"""What the service makes of one BatchMeterUsage request. Pure: the parsed body, `now` and the world are arguments.
+"""The service's rules for one BatchMeterUsage request. Pure: the parsed body, `now` and the world are arguments.
 
-Belongs here: what is refused, with which code, and what each record would bill. Does not: quantities and allocations
-(quantities.py), what was billed before (bill.py), throttling and faults (desk.py), bytes and HTTP (server.py).
+Belongs here: refusals with their codes, and what each record would bill. Does not: quantities and allocations
+(quantities.py), earlier records (bill.py), throttling and faults (desk.py), bytes and HTTP (server.py).
 """
 
 import re
@@ -39,7 +39,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True)
 class Identity:
-    """The fields that make two records the same: they bill once. A product code in the request makes another record."""
+    """Identity of a record: equal ones bill once. A product code in the request makes another identity."""
 
     region: str
     product_code: str
@@ -52,7 +52,7 @@ class Identity:
 
 @dataclass(frozen=True)
 class AcceptedRecord:
-    """One acceptable record: what it would bill, and whether its customer may be billed."""
+    """Acceptable record: what it would bill, and whether its customer may be billed."""
 
     identity: Identity
     quantity: Decimal
@@ -62,9 +62,7 @@ class AcceptedRecord:
 
 
 def examine(request: Any, region: str, now: datetime, world: World) -> tuple[AcceptedRecord, ...]:
-    """Return every record of an acceptable call, in its order; RefusedError where one thing in it fails the
-    whole call.
-    """
+    """Return the records of an acceptable call, in its order. Raises `RefusedError`, which fails the whole call."""
     if region in world.disabled_regions:
         raise RefusedError(Code.DISABLED_API, "The API is not offered in this Region.")
     body = structure(request, "The request", REQUEST_MEMBERS)
@@ -77,7 +75,7 @@ def examine(request: Any, region: str, now: datetime, world: World) -> tuple[Acc
 
 
 def hour_of(timestamp: Any) -> datetime | None:
-    """Return the hour that an epoch number falls in; None where it is no number, or too far off for a date."""
+    """Return the hour of an epoch number; None for an invalid number, or one too far off for a date."""
     if isinstance(timestamp, bool) or not isinstance(timestamp, int | float):
         return None
     try:
@@ -87,7 +85,7 @@ def hour_of(timestamp: Any) -> datetime | None:
 
 
 def bucket(hour: datetime) -> str:
-    """Return the hour as it is written everywhere."""
+    """Return the hour as text, `2026-11-20T10`."""
     return hour.strftime("%Y-%m-%dT%H")
 
 
@@ -99,7 +97,7 @@ def _records(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _check_one_kind_of_call(records: Sequence[Mapping[str, Any]], product_code: str) -> None:
-    """Licenses and legacy records are never mixed, and a legacy call names its product."""
+    """Refuse a call that mixes license and legacy records, or a legacy call without its product."""
     with_license = sum(record.get("LicenseArn") is not None for record in records)
     if 0 < with_license < len(records):
         raise RefusedError(Code.LICENSE, "Records with and without a LicenseArn cannot be mixed in one call.")
@@ -133,7 +131,7 @@ def _dimension(record: Mapping[str, Any], world: World) -> str:
 
 
 def _customer(record: Mapping[str, Any], world: World) -> tuple[str, str]:
-    """Account and identifier, one of which is empty."""
+    """Return account and identifier, one of which is empty."""
     account, identifier = text(record, "CustomerAWSAccountId") or "", text(record, "CustomerIdentifier") or ""
     if bool(account) == bool(identifier):
         raise _unknown_customer("Exactly one of CustomerAWSAccountId and CustomerIdentifier must be given.")
@@ -150,7 +148,7 @@ def _customer(record: Mapping[str, Any], world: World) -> tuple[str, str]:
 
 
 def _license(record: Mapping[str, Any], world: World) -> str:
-    """Return the license, or nothing for a legacy record."""
+    """Return the license; empty for a legacy record."""
     license_arn = text(record, "LicenseArn")
     if license_arn is None:
         return ""
@@ -162,7 +160,7 @@ def _license(record: Mapping[str, Any], world: World) -> str:
 
 
 def _hour(record: Mapping[str, Any], now: datetime, world: World) -> datetime:
-    """Return the record's hour, if the clock still (and already) allows it."""
+    """Return the record's hour, if it is billable at `now`: neither in the future nor too old."""
     timestamp = record.get("Timestamp")
     if isinstance(timestamp, bool) or not isinstance(timestamp, int | float):
         raise RefusedError(Code.VALIDATION, "A usage record needs a Timestamp in seconds since 1970.")
@@ -181,7 +179,7 @@ def _hour(record: Mapping[str, Any], now: datetime, world: World) -> datetime:
 
 
 def _check_start(record: Mapping[str, Any], names: Set[str], world: World) -> None:
-    """A record says no instant before its buyer's subscription, whatever its hour is."""
+    """Refuse a record whose instant is before its buyer's subscription, even in the same hour."""
     instant = EPOCH + timedelta(seconds=record["Timestamp"])
     if any(instant < start for name, start in world.subscribed_from.items() if name in names):
         raise _out_of_bounds("The timestamp is before the start of the software usage.")
@@ -195,7 +193,7 @@ def _subscribed(identity: Identity, now: datetime, world: World) -> bool:
 
 
 def _check_products(usages: Sequence[AcceptedRecord], product_code: str, world: World) -> None:
-    """One call, one product, and one that the service knows and serves."""
+    """Refuse a call with licenses of several products, or of a product that is unknown or failing."""
     licenses = world.licenses or {}
     products = {product for usage in usages if (product := licenses.get(usage.identity.license_arn))}
     if len(products) > 1:

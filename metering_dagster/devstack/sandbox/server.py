@@ -1,6 +1,6 @@
-"""HTTP on loopback: one thread for each connection, kept alive. Says nothing about a request on the terminal.
+"""HTTP on loopback: one thread for each connection, kept alive. Requests are not logged on the terminal.
 
-Belongs here: bytes, headers, connections. Does not: what a request means (desk.py, control.py).
+Belongs here: bytes, headers, connections. Does not: the meaning of a request (desk.py, control.py).
 """
 
 import re
@@ -23,7 +23,7 @@ CHUNK = 65_536
 
 
 class Server(ThreadingMixIn, TCPServer):
-    """Closes in good order: what is being billed is answered first, then the connections end."""
+    """Server that closes in order: calls in progress are answered first, then the connections end."""
 
     allow_reuse_address = True
     request_queue_size = 128
@@ -37,7 +37,7 @@ class Server(ThreadingMixIn, TCPServer):
 
     @property
     def url(self) -> str:
-        """Return where it listens."""
+        """Return the server's URL."""
         return f"http://{HOST}:{self.server_address[1]}"
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -51,14 +51,14 @@ class Server(ThreadingMixIn, TCPServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A caller that went away is its own affair; anything else is a fault of the sandbox, and is not kept quiet."""
+        """Ignore a caller that closed its connection; keep and print any other error, which is the sandbox's own."""
         error = sys.exc_info()[1]
         if not isinstance(error, ConnectionError):
             self.failure = self.failure or error
             super().handle_error(request, client_address)
 
     def close(self) -> None:
-        """After `serve_forever` has been told to end."""
+        """Close all connections, after `serve_forever` has been shut down."""
         self.desk.closing.set()
         with self._open_lock:
             for each in self._open:
@@ -68,7 +68,7 @@ class Server(ThreadingMixIn, TCPServer):
 
 
 class Handler(BaseHTTPRequestHandler):
-    """One connection."""
+    """Handler of one connection."""
 
     server: Server
     protocol_version = "HTTP/1.1"
@@ -82,7 +82,7 @@ class Handler(BaseHTTPRequestHandler):
         self._answer()
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing: requests carry buyers' data."""
+        """Log nothing: requests hold buyers' data."""
 
     def _answer(self) -> None:
         if "Transfer-Encoding" in self.headers:
@@ -111,7 +111,7 @@ class Handler(BaseHTTPRequestHandler):
         return int(length) if length.isascii() and length.isdecimal() else 0
 
     def _body(self, size: int) -> bytes | None:
-        """Return the body, read to its end but kept only as far as it may go; None where the caller broke off."""
+        """Read the body to its end, but keep at most about `BODY_LIMIT` bytes; None where the caller broke off."""
         kept, read = bytearray(), 0
         while read < size:
             chunk = self.rfile.read(min(CHUNK, size - read))
@@ -123,7 +123,7 @@ class Handler(BaseHTTPRequestHandler):
         return bytes(kept)
 
     def _send(self, answer: DeskResponse | None) -> None:
-        """The whole answer at once, or none and the connection ends."""
+        """Send the whole response at once, or none and end the connection."""
         if answer is None:
             self.close_connection = True
             return

@@ -1,6 +1,7 @@
-"""Reading JSON members whose shape nobody has checked yet. Pure.
+"""The readers of JSON members of unknown shape. Pure.
 
-Belongs here: is it a structure, is it a string. Does not: whether what it says is acceptable (rules.py, quantities.py).
+Belongs here: whether a value is a structure or a string. Does not: whether its content is acceptable (rules.py,
+quantities.py).
 """
 
 from collections.abc import Mapping
@@ -11,7 +12,7 @@ from metering_dagster.devstack.sandbox.errors import Code, RefusedError
 
 
 def structure(value: Any, what: str, members: AbstractSet[str]) -> Mapping[str, Any]:
-    """Return a JSON object that has no member but the API's own."""
+    """Return a JSON object that has only the API's own members. Raises `RefusedError` for any other value."""
     if not isinstance(value, dict):
         raise RefusedError(Code.VALIDATION, f"{what} must be a structure.")
     if not value.keys() <= members:
@@ -20,7 +21,7 @@ def structure(value: Any, what: str, members: AbstractSet[str]) -> Mapping[str, 
 
 
 def text(record: Mapping[str, Any], name: str) -> str | None:
-    """Return a string member; None where it is absent or null."""
+    """Return a string member; None where it is absent or null. Raises `RefusedError` for any other value."""
     value = record.get(name)
     if value is not None and not isinstance(value, str):
         raise RefusedError(Code.VALIDATION, f"{name} must be a string.")

@@ -1,7 +1,6 @@
-"""What the sandbox has been told about its marketplace: catalog, licenses, subscriptions, limits. Pure.
+"""The sandbox's configured marketplace: catalog, licenses, subscriptions, limits. Pure.
 
-Belongs here: the settings and how their JSON form is read. Does not: what they mean for a record (rules.py), where they
-are kept (bill.py).
+Belongs here: the settings and their JSON form. Does not: their effect on a record (rules.py), storing them (bill.py).
 """
 
 from collections.abc import Callable, Mapping
@@ -14,29 +13,29 @@ from metering_dagster.devstack.sandbox.errors import ControlError
 
 @dataclass(frozen=True)
 class World:
-    """Everybody is subscribed and every name is known, until something else is said."""
+    """Settings of the marketplace. By default every customer is subscribed and every name is known."""
 
     dimensions: frozenset[str] | None = None
     products: frozenset[str] | None = None
     failing_products: frozenset[str] = frozenset()
     licenses: Mapping[str, str | None] | None = None
-    """Known licenses, each with the product it belongs to (None: not known)."""
+    """Known licenses, each with its product (None: unknown)."""
     customers: frozenset[str] | None = None
-    """Identifiers and accounts that a legacy call may name."""
+    """Customer identifiers and accounts that a legacy call may name."""
     unsubscribed: frozenset[str] = frozenset()
     """Accounts, customer identifiers or licenses without a subscription."""
     subscribed_from: Mapping[str, datetime] = field(default_factory=dict)
-    """Accounts, customer identifiers or licenses, each with the instant of its subscription: no usage before."""
+    """Accounts, customer identifiers or licenses, each with its subscription's instant: earlier usage is refused."""
     deprovisioned: Mapping[str, datetime] = field(default_factory=dict)
     """Licenses, each with the instant of its deprovisioning."""
     disabled_regions: frozenset[str] = frozenset()
     grace_accepts_old_hours: bool = True
-    """Whether hours 24 to 29 back are taken in the grace of the month's closing."""
+    """True where hours 24 to 29 back are accepted in the grace of the month's closing."""
     calls_per_second: int | None = 10
     """For each Region; None: no limit."""
 
     def changed(self, changes: Mapping[str, Any]) -> "World":
-        """This world with the given settings replaced; the others stay as they are."""
+        """Return the world with the given settings replaced. Raises `ControlError` for unknown or invalid ones."""
         unknown = sorted(set(changes) - set(READERS))
         if unknown:
             raise ControlError(f"unknown settings: {', '.join(unknown)}; known are {', '.join(READERS)}")
@@ -48,7 +47,7 @@ class World:
 
 
 def read_instant(name: str, value: Any) -> datetime:
-    """Return an ISO-8601 instant with its zone, as UTC."""
+    """Parse an ISO-8601 instant with a zone into UTC. Raises `ControlError` for any other value."""
     try:
         instant = datetime.fromisoformat(value)
     except (TypeError, ValueError):
@@ -59,7 +58,7 @@ def read_instant(name: str, value: Any) -> datetime:
 
 
 def read_texts(name: str, value: Any) -> frozenset[str]:
-    """Return a list of strings."""
+    """Return a list of strings as a set. Raises `ControlError` for any other value."""
     if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
         raise ControlError(f"{name} must be a list of strings")
     return frozenset(value)
