@@ -173,6 +173,8 @@ class GroupBook:
     billed: list[tuple[float, Decimal]] = field(default_factory=list)
     receipt: str = ""
     """Of the bill's line."""
+    is_twins_bill: bool = False
+    """The service answered with what it has of a twin of this group."""
     answers: set[str] = field(default_factory=set)
     """What the service said of its record."""
     refusals: set[str] = field(default_factory=set)

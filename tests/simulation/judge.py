@@ -303,6 +303,9 @@ class Judge:
         self, errand: Errand, group: GroupBook, status: str, reason: str, quantity: Decimal | None
     ) -> None:
         billed = group.billed[0][1] if group.billed else None
+        if billed is None and status == "DuplicateRecord":  # of a twin that was billed no trace need be left
+            billed = next((twin.billed[0][1] for twin in self.books.twins_of(group) if twin.billed), None)
+            group.is_twins_bill = billed is not None
         if status == "Success":
             if billed != quantity:
                 raise Violation("a", f"{errand.name} wrote Success for {quantity}; the bill says {billed}", group)

@@ -372,7 +372,8 @@ class Losses:
                 self._was_withdrawn(group)
             status = "withdrawn" if item is None else item.get("meteringStatus", {}).get("S", "pending")
             is_billed = bool(group.billed) and status != "SubmissionExpired"
-            if is_billed != (status in ("Success", "DuplicateRecord")) and not (group.deleted or group.billed):
+            has_bill = group.deleted or group.billed or group.is_twins_bill
+            if is_billed != (status in ("Success", "DuplicateRecord")) and not has_bill:
                 raise Violation("c", f"the record is {status}, and billed is {group.billed}", group)
             self._billed_of(group, commit.quantity, status, add)
         elif group.deleted or group.billed:
