@@ -292,7 +292,7 @@ def test_a_poll_that_times_out_becomes_narrower_until_all_is_read(billing_mariad
     billing_mariadb.databases.append(watching.database)
     watching.now = NOON + rows * apart
     looked = watching.look()
-    assert "took longer than a statement may" in " ".join(looked.notes)
+    assert "took longer than the time-out of a statement" in " ".join(looked.notes)
     assert looked.due_days == []
     assert looked.complete_until == NOON - watching.rules.overlap + (looked.cursor.polled_at - NOON)
     spans = [watching.memory.narrowed[Signal.FACTS].span]
@@ -326,7 +326,7 @@ def test_the_tick_whose_poll_timed_out_leaves_a_cursor_that_reads_less(billing_m
     answer = watch.answer()
     assert isinstance(answer, dg.SensorResult)
     assert not answer.run_requests
-    assert "cost_facts.updated_at took longer than a statement may" in str(answer.skip_reason.skip_message)
+    assert "cost_facts.updated_at took longer than the time-out of a statement" in str(answer.skip_reason.skip_message)
     asked: set[str] = set()
     for _ in range(8):
         asked |= {str(one.partition_key) for one in watch.look()}
